@@ -1,0 +1,141 @@
+"""What an engine takes and gives: requests in, token deltas out; token ids only, no text.
+
+Import-light (no torch), so that a router process can hold these types.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+MAX_TOP_LOGPROBS = 20
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the next token of one request is drawn.
+
+    Fields:
+        max_tokens: generated tokens at most, EOS included; None = up to the window.
+        temperature: 0 is greedy.
+        top_k: 0 is off.
+        seed: unsigned 32 bits; the router seeds a request that brings none.
+        min_tokens: EOS and stop ids cannot be drawn before this many tokens.
+        stop_token_ids: end the request beside the model's own EOS ids.
+        num_logprobs: None = none, 0..20 = the drawn token's and that many alternatives'.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int = 0
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    num_logprobs: int | None = None
+
+
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One sequence to continue.
+
+    Fields:
+        token_ids: the prompt.
+        prior_output_ids: tokens already emitted elsewhere; they count as output for seed
+            position, penalties, limits and grammar, and are not emitted again.
+        choice_index: position among the `n` choices of a client's request; part of the seed.
+        marks: prompt positions worth a cache bundle (tokens before the mark), ascending.
+        cache_salt: isolates cached prefixes; tenant: whom the work is charged to.
+        priority: lower runs first. deadline_s: seconds from submission.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    sampling: SamplingParams = SamplingParams()
+    prior_output_ids: list[int] = []
+    choice_index: int = 0
+    marks: list[int] = []
+    cache_salt: str = ""
+    tenant: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Natural-log probability of a drawn token and of the likeliest alternatives."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]] = []
+
+
+class RequestError(msgspec.Struct, frozen=True, array_like=True):
+    """Why a request failed: a name of the engine's exception tree and its message."""
+
+    kind: str
+    message: str
+
+
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step added to one request.
+
+    Fields:
+        token_ids: new ids; the last delta includes the stop token where one ended it.
+        logprobs: one entry per id when asked for.
+        finish_reason: set in the last delta only.
+        stop_token_id: the id that ended the request (counts as output, is not text).
+        num_output_tokens: output so far, prior output included.
+    """
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: RequestError | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a router must know of an engine before it sends a request."""
+
+    model: str
+    max_model_len: int
+    max_num_seqs: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    backend: str
+    version: str
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of load and counters; counters never decrease."""
+
+    num_waiting: int = 0
+    num_running: int = 0
+    free_pages: int = 0
+    total_pages: int = 0
+    free_state_slots: int = 0
+    total_state_slots: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    requests_finished: int = 0
+    requests_failed: int = 0
+    requests_aborted: int = 0
