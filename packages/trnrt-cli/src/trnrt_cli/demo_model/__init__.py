@@ -1,0 +1,1 @@
+"""The demo checkpoint: this package's folder is the model folder (`--model demo`)."""
