@@ -1,0 +1,1 @@
+"""Small parts that kernels, references and models share."""
