@@ -1,0 +1,40 @@
+"""Which records the product must satisfy today; the others wait for a later part by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Record = dict[str, Any]
+
+# Which later part of the product a whole file waits for.
+_LATER_AREAS = {
+    "tool_parser": "tool calls",
+    "streaming_sse": "the full API",
+    "api": "the full API",
+    "logprobs": "the full API",
+    "structured_output": "constrained decoding",
+    "router": "the full API",
+    "prefix_cache": "the prefix cache",
+    "scheduler": "the prefix cache and preemption",
+    "long_context": "the prefix cache",
+    "neuron_ops": "ranks and kernels",
+    "compile_cache": "the compile pipeline",
+}
+_LATER_KINDS = {
+    "fp8_requant": "kernels",
+    "fp8_kv": "the prefix cache",
+    "ranks": "ranks",
+    "launcher": "ranks",
+    "kernel_guard": "kernels",
+}
+
+
+def waits_for(record: Record) -> str | None:
+    """The part of the product this record waits for, None when it is due now."""
+    if part := _LATER_KINDS.get(record["kind"]) or _LATER_AREAS.get(record["area"]):
+        return part
+    if record["kind"] in ("parse", "text_stream") and record.get("tools"):
+        return "tool calls"
+    if record["kind"] == "weights" and record.get("tp", 1) != 1:
+        return "ranks"
+    return None
