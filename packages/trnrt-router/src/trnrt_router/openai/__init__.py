@@ -1,0 +1,1 @@
+"""OpenAI's wire types, one module an endpoint; names and shapes are OpenAI's."""

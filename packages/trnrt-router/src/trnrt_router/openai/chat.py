@@ -1,0 +1,154 @@
+"""`POST /v1/chat/completions`: request, reply and stream chunk."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from trnrt_router.openai.common import (
+    Fraction,
+    Integer,
+    NotNegative,
+    Penalty,
+    Positive,
+    StreamOptions,
+    Temperature,
+    Usage,
+)
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat request; fields it does not name are accepted and reported as ignored.
+
+    `messages` and `tools` stay plain mappings: the checkpoint's chat template reads them.
+    """
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Positive | None = None
+    max_tokens: Positive | None = None
+    max_completion_tokens: Positive | None = None
+    temperature: Temperature | None = None
+    top_p: Fraction | None = None
+    top_k: Integer | None = None
+    min_p: Fraction | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logprobs: bool | None = None
+    top_logprobs: NotNegative | None = None
+    seed: Integer | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Integer] | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: NotNegative | None = None
+    ignore_eos: bool | None = None
+
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    session_id: str | None = None
+    prompt_cache_key: str | None = None
+    cache_salt: Annotated[str, Meta(max_length=1024)] | None = None
+    priority: Integer | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    # Known and refused unless they ask for what happens anyway.
+    modalities: list[str] | None = None
+    audio: Any = None
+    functions: Any = None
+    function_call: Any = None
+    web_search_options: Any = None
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One alternative at a position."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatTokenLogprob(msgspec.Struct, frozen=True):
+    """The sampled token at a position, with the likeliest alternatives."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """One entry per sampled token, thinking and stop token included."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The assistant's answer."""
+
+    content: str | None
+    reasoning_content: str | UnsetType = UNSET
+    role: str = "assistant"
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the `n` answers."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: str
+    logprobs: ChatLogprobs | None = None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply of a request that does not stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: str = "chat.completion"
+
+
+class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one chunk adds; a field that adds nothing is left out."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice's part of a chunk."""
+
+    index: int
+    delta: ChatDelta
+    finish_reason: str | None = None
+    logprobs: ChatLogprobs | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType = UNSET
+    object: str = "chat.completion.chunk"

@@ -1,0 +1,62 @@
+"""Parts that the endpoints share: numbers as clients send them, usage, model cards."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+# Clients send 5.0 where they mean 5 (JSON has one number type); `integer` narrows it.
+Integer = int | float
+Positive = Annotated[int, Meta(ge=1)] | Annotated[float, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream carries beside its deltas."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """Prompt tokens that were not computed again."""
+
+    cached_tokens: int = 0
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """Generated tokens that were thinking."""
+
+    reasoning_tokens: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts of one request, all choices together; the prompt counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of `GET /v1/models`."""
+
+    id: str
+    created: int
+    max_model_len: int | None = None
+    object: str = "model"
+    owned_by: str = "trnrt"
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply of `GET /v1/models`."""
+
+    data: list[ModelCard]
+    object: str = "list"
