@@ -1,5 +1,5 @@
 """Model steps, kernels and references of the trnrt inference engine."""
 
-from trnrt_kernels.__about__ import __version__
+from trnrt_kernels.__about__ import INTERNAL_API, __version__
 
-__all__ = ["__version__"]
+__all__ = ["INTERNAL_API", "__version__"]
