@@ -113,7 +113,12 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a router must know of an engine before it sends a request."""
+    """What a router must know of an engine before it sends a request.
+
+    Fields:
+        max_model_len: tokens of prompt and output together.
+        default_sampling: what the model's generation_config asks for where a client is silent.
+    """
 
     model: str
     max_model_len: int
@@ -122,10 +127,47 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...]
     backend: str
     version: str
+    default_sampling: SamplingParams = SamplingParams()
+
+
+class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an engine lives and takes requests; answered without waiting for a step.
+
+    Fields:
+        is_alive: the loop's thread runs.
+        is_ready: requests are taken (alive, and neither draining nor closed).
+        detail: why not ready; empty when ready.
+        step_running_s: how long the step under way has been running; None between steps.
+    """
+
+    is_alive: bool
+    is_ready: bool
+    detail: str = ""
+    step_running_s: float | None = None
+
+
+class HistogramSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """Observations counted by upper bound, as Prometheus histograms are (not cumulative).
+
+    Fields:
+        bounds: upper bounds, ascending.
+        counts: observations per bound, one more at the end for those above the last.
+        total: sum of all observed values.
+    """
+
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    total: float = 0.0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of load and counters; counters never decrease."""
+    """A snapshot of load and counters; counters never decrease.
+
+    Fields:
+        prompt_tokens: prompt tokens computed; generation_tokens: tokens handed out.
+        queue_s: submission to admission. time_to_first_token_s: submission to first token.
+        inter_token_s: between two tokens of a request. step_s: launch to result of a step.
+    """
 
     num_waiting: int = 0
     num_running: int = 0
@@ -139,3 +181,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     requests_finished: int = 0
     requests_failed: int = 0
     requests_aborted: int = 0
+    queue_s: HistogramSnapshot = HistogramSnapshot()
+    time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
+    inter_token_s: HistogramSnapshot = HistogramSnapshot()
+    step_s: HistogramSnapshot = HistogramSnapshot()

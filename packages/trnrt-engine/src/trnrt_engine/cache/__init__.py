@@ -1,0 +1,1 @@
+"""Who holds which page and which state slot; ids only, no tensors."""

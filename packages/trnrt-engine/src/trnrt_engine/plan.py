@@ -1,0 +1,82 @@
+"""What passes between scheduler and runner: a plan goes in, a result comes back.
+
+Plain structs of ints; a plan says everything a step needs but the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trnrt_engine.api import EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Prompt positions [start, start + len(token_ids)) of one sequence.
+
+    Fields:
+        start: a multiple of the chunk grid.
+        page_ids: block table; holds all positions up to the chunk's end.
+        is_first: nothing of this request has been computed by this engine before.
+        samples: draw output 0 from the last position.
+    """
+
+    request: EngineRequest
+    state_slot: int
+    page_ids: Sequence[int]
+    start: int
+    token_ids: Sequence[int]
+    is_first: bool
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRow:
+    """One position of one sequence.
+
+    Fields:
+        position: tokens before it.
+        token_id: None: what the previous step, still in flight, draws in row `previous_row`.
+        page_ids: block table; holds `position`.
+        output_index: of the token drawn.
+        is_forced: the drawn token is known already (prior output) and is dropped.
+    """
+
+    request: EngineRequest
+    state_slot: int
+    page_ids: Sequence[int]
+    position: int
+    token_id: int | None
+    previous_row: int | None
+    output_index: int
+    is_forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """One step: a prefill chunk of one sequence, or decode rows, never both."""
+
+    step_id: int
+    prefill: PrefillChunk | None = None
+    decode: tuple[DecodeRow, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Positions this step computes."""
+        return len(self.prefill.token_ids) if self.prefill is not None else len(self.decode)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step drew, one entry a row; all empty for a prefill chunk that draws nothing.
+
+    Fields:
+        top: the likeliest alternatives (id, logprob), likeliest first; may be empty.
+        is_finite: the row's logits hold neither NaN nor infinity.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top: list[list[tuple[int, float]]] = field(default_factory=list)
+    is_finite: list[bool] = field(default_factory=list)

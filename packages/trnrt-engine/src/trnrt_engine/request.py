@@ -1,0 +1,98 @@
+"""A request inside the engine: what was asked, how far it is, what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from trnrt_engine.api import EngineRequest, FinishReason
+from trnrt_engine.cache.manager import SequenceCache
+
+
+class RequestStatus(StrEnum):
+    """Where a request stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence on its way.
+
+    The sequence is the prompt followed by the outputs. Position p holds its p-th token; the
+    step that computes position p >= num_prompt_tokens - 1 yields output p + 1 -
+    num_prompt_tokens.
+
+    Fields:
+        max_output_tokens: outputs at most, prior ones included, clamped to the window.
+        stop_ids: tokens that end it.
+        deadline_at_s: on the engine's clock.
+        output_token_ids: outputs known so far, prior ones included.
+        num_computed_tokens: positions whose step has been planned.
+        num_steps_in_flight: planned steps not yet committed.
+    """
+
+    spec: EngineRequest
+    arrival_s: float
+    max_output_tokens: int
+    stop_ids: frozenset[int]
+    deadline_at_s: float | None = None
+    status: RequestStatus = RequestStatus.WAITING
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_steps_in_flight: int = 0
+    cache: SequenceCache | None = None
+    last_token_s: float | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The client's name for it."""
+        return self.spec.request_id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.spec.token_ids)
+
+    @property
+    def num_prior_tokens(self) -> int:
+        """Outputs emitted elsewhere; recomputed here, not emitted again."""
+        return len(self.spec.prior_output_ids)
+
+    @property
+    def max_cached_tokens(self) -> int:
+        """Positions ever computed: all but the last output, which nothing follows."""
+        return self.num_prompt_tokens + self.max_output_tokens - 1
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Part of the prompt has not been planned."""
+        return self.num_computed_tokens < self.num_prompt_tokens
+
+    @property
+    def next_output_index(self) -> int:
+        """Index of the output that computing the next position yields (decode form)."""
+        return self.num_computed_tokens + 1 - self.num_prompt_tokens
+
+    @property
+    def can_decode(self) -> bool:
+        """The next position is an output that is known or will be by the step in flight."""
+        return (
+            self.status is RequestStatus.RUNNING
+            and not self.is_prefilling
+            and self.next_output_index < self.max_output_tokens
+        )
+
+    def next_token_id(self) -> int | None:
+        """Return the token at the next position; None while the step that draws it runs."""
+        index = self.num_computed_tokens - self.num_prompt_tokens
+        return self.output_token_ids[index] if index < len(self.output_token_ids) else None
+
+    def finish_reason_of(self, token_id: int) -> FinishReason | None:
+        """Say whether the newest output, `token_id`, ends the request; a stop id wins."""
+        num_outputs = len(self.output_token_ids)
+        if token_id in self.stop_ids and num_outputs > self.spec.sampling.min_tokens:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if num_outputs >= self.max_output_tokens else None

@@ -1,0 +1,301 @@
+"""The scheduler alone, in virtual time, on a model of plain ints."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.paged_counter import expected_outputs
+from support.virtual_engine import VirtualEngine
+from trnrt_engine.api import FinishReason
+from trnrt_engine.errors import IntegrityError
+from trnrt_engine.plan import SchedulerOutput, StepResult
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return [(seed * 31 + index * 7) % 97 for index in range(length)]
+
+
+def kinds(engine: VirtualEngine) -> str:
+    return "".join("p" if plan.prefill is not None else "d" for plan in engine.plans)
+
+
+def test_request_yields_the_tokens_of_its_model() -> None:
+    engine = VirtualEngine()
+    engine.submit("a", PROMPT, max_tokens=5)
+    engine.run_until_idle()
+    assert engine.tokens("a") == expected_outputs(PROMPT, 5)
+    end = engine.end("a")
+    assert end.finish_reason is FinishReason.LENGTH
+    assert (end.num_prompt_tokens, end.num_output_tokens, end.stop_token_id) == (8, 5, None)
+    assert engine.is_empty()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 128, 129, 200])
+def test_chunks_are_cut_on_the_grid_and_at_the_end(length: int, depth: int) -> None:
+    engine = VirtualEngine(depth=depth, token_budget=150)
+    engine.submit("a", prompt_of(length), max_tokens=3)
+    engine.run_until_idle()
+    chunks = [plan.prefill for plan in engine.plans if plan.prefill is not None]
+    assert [chunk.start for chunk in chunks] == list(range(0, length, 128))
+    assert sum(len(chunk.token_ids) for chunk in chunks) == length
+    assert [chunk.samples for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert [chunk.is_first for chunk in chunks] == [True] + [False] * (len(chunks) - 1)
+    assert engine.tokens("a") == expected_outputs(prompt_of(length), 3)
+
+
+def test_running_decodes_get_a_step_after_every_chunk() -> None:
+    engine = VirtualEngine()
+    engine.submit("stream", PROMPT, max_tokens=40)
+    for _ in range(3):
+        engine.step()
+    engine.submit("long", prompt_of(240), max_tokens=2)
+    engine.run_until_idle()
+    assert "pp" not in kinds(engine)
+    assert kinds(engine).startswith("pddpdpdpdpd")
+
+
+def test_waiting_prompts_are_served_in_order_of_arrival() -> None:
+    engine = VirtualEngine(max_num_seqs=2)
+    for index in range(6):
+        engine.submit(f"r{index}", prompt_of(100, index), max_tokens=4)
+    engine.run_until_idle()
+    first_chunks = [
+        p.prefill.request.request_id for p in engine.plans if p.prefill and p.prefill.is_first
+    ]
+    assert first_chunks == [f"r{index}" for index in range(6)]
+
+
+def test_nobody_overtakes_the_head_of_the_queue() -> None:
+    engine = VirtualEngine(num_pages=8, page_size=16)
+    engine.submit("holder", PROMPT, max_tokens=60)  # five pages
+    engine.step()
+    engine.submit("big", prompt_of(100), max_tokens=10)  # seven pages
+    engine.submit("small", PROMPT, max_tokens=2)
+    for _ in range(10):
+        engine.step()
+    assert engine.tokens("small") == []
+    engine.run_until_idle()
+    assert engine.tokens("big") == expected_outputs(prompt_of(100), 10)
+    assert engine.tokens("small") == expected_outputs(PROMPT, 2)
+
+
+def test_batch_is_bounded_and_full() -> None:
+    engine = VirtualEngine(max_num_seqs=3)
+    for index in range(7):
+        engine.submit(f"r{index}", prompt_of(5, index), max_tokens=20)
+    engine.run_until_idle()
+    widths = {len(plan.decode) for plan in engine.plans}
+    assert max(widths) == 3
+    for index in range(7):
+        assert engine.tokens(f"r{index}") == expected_outputs(prompt_of(5, index), 20)
+
+
+def test_pages_are_taken_when_reached_and_reserved_before() -> None:
+    engine = VirtualEngine(num_pages=8, page_size=16)
+    engine.submit("a", prompt_of(10), max_tokens=40)  # 49 cached positions: four pages
+    engine.step()
+    assert engine.cache.num_free_pages == 7
+    engine.submit("b", prompt_of(70), max_tokens=3)  # 72 positions: five pages
+    engine.step()
+    assert len(engine.scheduler.running) == 1
+    engine.run_until_idle()
+    assert engine.is_empty()
+
+
+def test_window_clamps_generation() -> None:
+    engine = VirtualEngine(max_model_len=64)
+    engine.submit("a", prompt_of(63), max_tokens=50)
+    engine.submit("b", prompt_of(60))
+    engine.run_until_idle()
+    assert len(engine.tokens("a")) == 1
+    assert len(engine.tokens("b")) == 4
+    assert engine.end("a").finish_reason is engine.end("b").finish_reason is FinishReason.LENGTH
+
+
+def test_stop_id_ends_a_request_and_is_delivered() -> None:
+    free_run = expected_outputs(PROMPT, 30)
+    stop_id = free_run[6]
+    engine = VirtualEngine()
+    engine.submit("a", PROMPT, max_tokens=30, stop_token_ids=(stop_id,))
+    engine.run_until_idle()
+    at = free_run.index(stop_id)
+    assert engine.tokens("a") == free_run[: at + 1]
+    assert engine.end("a").finish_reason is FinishReason.STOP
+    assert engine.end("a").stop_token_id == stop_id
+
+
+def test_ignore_eos_runs_past_the_models_own_end() -> None:
+    free_run = expected_outputs(PROMPT, 20)
+    engine = VirtualEngine(eos_token_ids=(free_run[3],))
+    engine.submit("eos", PROMPT, max_tokens=20)
+    engine.submit("ignoring", PROMPT, max_tokens=20, ignore_eos=True)
+    engine.run_until_idle()
+    assert len(engine.tokens("eos")) == free_run.index(free_run[3]) + 1
+    assert engine.tokens("ignoring") == free_run
+
+
+def test_stop_id_before_min_tokens_does_not_end_a_request() -> None:
+    free_run = expected_outputs(PROMPT, 20)
+    engine = VirtualEngine()
+    engine.submit("a", PROMPT, max_tokens=20, min_tokens=20, stop_token_ids=tuple(set(free_run)))
+    engine.run_until_idle()
+    assert engine.tokens("a") == free_run
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("num_prior", [1, 2, 9])
+def test_prior_output_is_recomputed_and_not_emitted_again(num_prior: int, depth: int) -> None:
+    whole = expected_outputs(PROMPT, 12)
+    engine = VirtualEngine(depth=depth)
+    engine.submit("a", PROMPT, max_tokens=12, prior_output_ids=whole[:num_prior])
+    engine.run_until_idle()
+    assert engine.tokens("a") == whole[num_prior:]
+    assert engine.end("a").num_output_tokens == 12
+    forced = [row.is_forced for plan in engine.plans for row in plan.decode]
+    assert forced == [True] * (num_prior - 1) + [False] * (12 - num_prior)
+    indices = [row.output_index for plan in engine.plans for row in plan.decode]
+    assert indices == list(range(1, 12))
+
+
+def test_prior_output_that_already_ended_finishes_at_once() -> None:
+    engine = VirtualEngine()
+    engine.submit("full", PROMPT, max_tokens=2, prior_output_ids=[5, 6])
+    engine.submit("stopped", PROMPT, max_tokens=9, prior_output_ids=[5, 6], stop_token_ids=(6,))
+    assert engine.end("full").finish_reason is FinishReason.LENGTH
+    assert engine.end("stopped").finish_reason is FinishReason.STOP
+    assert engine.end("stopped").stop_token_id == 6
+    assert engine.tokens("full") == engine.tokens("stopped") == []
+    assert engine.scheduler.schedule() is None
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("steps_before", range(8))
+def test_abort_frees_everything_within_two_steps(steps_before: int, depth: int) -> None:
+    engine = VirtualEngine(depth=depth)
+    engine.submit("a", prompt_of(150), max_tokens=30)
+    engine.submit("other", PROMPT, max_tokens=30)
+    for _ in range(steps_before):
+        engine.step()
+    engine.abort("a")
+    assert engine.end("a").finish_reason is FinishReason.ABORT
+    engine.step()
+    engine.step()
+    assert len(engine.scheduler.running) == 1
+    assert engine.cache.num_free_state_slots == engine.cache.num_state_slots - 1
+    engine.abort("other")
+    engine.step()
+    assert engine.is_empty()
+    assert engine.metrics.requests_aborted == 2
+
+
+def test_abort_of_an_unknown_request_is_nothing() -> None:
+    engine = VirtualEngine()
+    engine.abort("nobody")
+    assert engine.deltas == {}
+
+
+def test_deadline_before_the_start_is_an_error() -> None:
+    engine = VirtualEngine(max_num_seqs=1, step_s=1.0)
+    engine.submit("holder", PROMPT, max_tokens=10)
+    engine.submit("late", PROMPT, max_tokens=10, deadline_s=3.0)
+    engine.run_until_idle()
+    end = engine.end("late")
+    assert end.finish_reason is FinishReason.ERROR
+    assert end.error is not None
+    assert end.error.kind == "DeadlineExceeded"
+    assert "3 s" in end.error.message
+    assert len(engine.tokens("holder")) == 10
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_deadline_after_the_start_is_a_length_end(depth: int) -> None:
+    engine = VirtualEngine(step_s=1.0, depth=depth)
+    engine.submit("a", PROMPT, max_tokens=100, deadline_s=5.0)
+    engine.run_until_idle()
+    assert engine.end("a").finish_reason is FinishReason.LENGTH
+    assert engine.tokens("a") == expected_outputs(PROMPT, 100)[: len(engine.tokens("a"))]
+    assert 4 <= len(engine.tokens("a")) <= 5
+    assert engine.is_empty()
+
+
+def test_failed_step_ends_its_requests_only() -> None:
+    engine = VirtualEngine(max_num_seqs=2)
+    for name in ("a", "b", "c"):
+        engine.submit(name, PROMPT, max_tokens=8)
+    for _ in range(3):
+        engine.step()
+    engine.step(fails=True)
+    engine.run_until_idle()
+    failed = [name for name in ("a", "b", "c") if engine.end(name).error is not None]
+    assert failed
+    assert "c" not in failed
+    assert engine.end(failed[0]).error.kind == "StepFailed"
+    assert engine.tokens("c") == expected_outputs(PROMPT, 8)
+    assert engine.is_empty()
+
+
+def test_row_that_is_not_finite_fails_alone() -> None:
+    engine = VirtualEngine()
+    for name in ("a", "b", "c"):
+        engine.submit(name, PROMPT, max_tokens=8)
+    for _ in range(7):
+        engine.step()
+    victim = engine.scheduler.running[1]
+    engine.model.bad_slots = {victim.cache.state_slot}
+    engine.step()
+    engine.model.bad_slots = set()
+    engine.run_until_idle()
+    assert engine.end("b").error.kind == "NonFiniteOutput"
+    assert engine.tokens("a") == engine.tokens("c") == expected_outputs(PROMPT, 8)
+    assert engine.is_empty()
+
+
+def test_logprobs_come_only_where_asked_for() -> None:
+    engine = VirtualEngine()
+    engine.submit("none", PROMPT, max_tokens=2)
+    engine.submit("drawn", PROMPT, max_tokens=2, num_logprobs=0)
+    engine.submit("top", PROMPT, max_tokens=2, num_logprobs=1)
+    engine.run_until_idle()
+    assert all(delta.logprobs is None for delta in engine.deltas["none"])
+    (entry,) = engine.deltas["drawn"][0].logprobs
+    assert (entry.logprob, entry.top) == (-0.5, [])
+    (entry,) = engine.deltas["top"][0].logprobs
+    assert entry.top == [(entry.token_id, -0.5)]
+
+
+def test_plans_are_committed_in_order() -> None:
+    engine = VirtualEngine()
+    engine.submit("a", PROMPT, max_tokens=4)
+    plan = engine.scheduler.schedule()
+    with pytest.raises(IntegrityError, match="not the oldest in flight"):
+        engine.scheduler.commit(SchedulerOutput(99), StepResult())
+    engine.scheduler.schedule()
+    with pytest.raises(IntegrityError, match="commit one first"):
+        engine.scheduler.schedule()
+    engine.scheduler.commit(plan, engine.model.run(plan))
+
+
+def test_token_of_a_step_in_flight_is_named_by_row() -> None:
+    engine = VirtualEngine(depth=1)
+    engine.submit("a", PROMPT, max_tokens=3)
+    engine.submit("b", PROMPT, max_tokens=3)
+    engine.run_until_idle()
+    pending = [row for plan in engine.plans for row in plan.decode if row.token_id is None]
+    assert pending
+    assert all(row.previous_row is not None for row in pending)
+    assert engine.tokens("a") == engine.tokens("b") == expected_outputs(PROMPT, 3)
+
+
+def test_metrics_count_what_happened() -> None:
+    engine = VirtualEngine(step_s=1.0)
+    engine.submit("a", prompt_of(100), max_tokens=3)
+    engine.run_until_idle()
+    metrics = engine.metrics
+    assert (metrics.prompt_tokens, metrics.generation_tokens) == (100, 3)
+    assert metrics.requests_finished == 1
+    assert metrics.time_to_first_token_s.snapshot().total == pytest.approx(2.0)
+    assert metrics.inter_token_s.snapshot().total == pytest.approx(2.0)
+    assert metrics.queue_s.snapshot().total == 0.0

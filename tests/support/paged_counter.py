@@ -1,0 +1,98 @@
+"""A scheduler's test partner: executes plans on pages and slots of plain ints.
+
+The token it draws depends on the running hash in the state slot and on every token read back
+through the block table, so a wrong page, slot, position or order changes the answer. What a
+request must yield is `expected_outputs`, which knows neither pages nor batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trnrt_engine.plan import SchedulerOutput, StepResult
+
+VOCAB_SIZE = 97
+_MODULUS = 2_147_483_647
+
+
+def _mix(state: int, token_id: int) -> int:
+    return (state * 1_000_003 + token_id + 1) % _MODULUS
+
+
+def _draw(state: int, tokens: Sequence[int]) -> int:
+    return (state + 31 * sum(tokens) + 7 * len(tokens)) % VOCAB_SIZE
+
+
+def expected_outputs(
+    prompt: Sequence[int],
+    count: int,
+    prior: Sequence[int] = (),
+    stop_ids: frozenset[int] = frozenset(),
+) -> list[int]:
+    """Continue `prompt` + `prior` until a stop id or `count` outputs in all; prior not included."""
+    tokens, state = list(prompt), 0
+    for token_id in tokens:
+        state = _mix(state, token_id)
+    outputs: list[int] = []
+    for token_id in prior:
+        tokens.append(token_id)
+        state = _mix(state, token_id)
+    while len(prior) + len(outputs) < count:
+        token_id = _draw(state, tokens)
+        outputs.append(token_id)
+        if token_id in stop_ids:
+            break
+        tokens.append(token_id)
+        state = _mix(state, token_id)
+    return outputs
+
+
+class PagedCounter:
+    """Run plans; results of the last plan feed rows whose token is still being drawn."""
+
+    def __init__(self, *, page_size: int) -> None:
+        self._page_size = page_size
+        self._pages: dict[tuple[int, int], int] = {}
+        self._states: dict[int, tuple[int, int]] = {}
+        self._last: StepResult = StepResult()
+        self.bad_slots: set[int] = set()
+
+    def run(self, plan: SchedulerOutput) -> StepResult:
+        """Execute one plan."""
+        if plan.prefill is not None:
+            chunk = plan.prefill
+            draws = [
+                self._step(chunk.state_slot, chunk.page_ids, chunk.start + offset, token_id)
+                for offset, token_id in enumerate(chunk.token_ids)
+            ]
+            rows = [(chunk.state_slot, draws[-1])] if chunk.samples else []
+        else:
+            rows = []
+            for row in plan.decode:
+                token_id = row.token_id
+                if token_id is None:
+                    token_id = self._last.token_ids[row.previous_row]
+                rows.append(
+                    (
+                        row.state_slot,
+                        self._step(row.state_slot, row.page_ids, row.position, token_id),
+                    )
+                )
+        self._last = StepResult(
+            token_ids=[token_id for _, token_id in rows],
+            logprobs=[-0.5] * len(rows),
+            top=[[(token_id, -0.5)] for _, token_id in rows],
+            is_finite=[slot not in self.bad_slots for slot, _ in rows],
+        )
+        return self._last
+
+    def _step(self, slot: int, page_ids: Sequence[int], position: int, token_id: int) -> int:
+        count, state = self._states.get(slot, (0, 0)) if position else (0, 0)
+        state = _mix(state, token_id + 1_000 * (count - position))
+        self._states[slot] = (position + 1, state)
+        self._pages[page_ids[position // self._page_size], position % self._page_size] = token_id
+        seen = [
+            self._pages.get((page_ids[p // self._page_size], p % self._page_size), -1)
+            for p in range(position + 1)
+        ]
+        return _draw(state, seen)
