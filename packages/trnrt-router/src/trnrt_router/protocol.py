@@ -182,6 +182,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
     kind: str
     message: str
+    param: str | None = None
     retry_after_s: float | None = None
 
 

@@ -1,0 +1,317 @@
+"""The router's end of the wire: one multiplexed stream per engine, taken apart by request.
+
+Only this module imports the HTTP client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+import httpx
+import msgspec
+
+from trnrt_router.errors import (
+    ApiError,
+    ContextTooLong,
+    EngineFailed,
+    EngineLost,
+    InvalidRequest,
+    Overloaded,
+    ProtocolMismatch,
+    Unavailable,
+)
+from trnrt_router.protocol import (
+    PROTOCOL_VERSION,
+    Abort,
+    Beat,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    Frame,
+    FrameReader,
+    Hello,
+    Refusal,
+    RequestError,
+    Submit,
+    TokenDelta,
+)
+
+logger = logging.getLogger(__name__)
+
+MSGPACK = "application/msgpack"
+POST_TIMEOUT_S = 30.0
+RECONNECT_S = (0.1, 0.2, 0.5, 1.0)
+LOST_KIND = "EngineLost"
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class EngineState(StrEnum):
+    """Where an engine stands, seen from the router."""
+
+    CONNECTING = "connecting"
+    LOADING = "loading"
+    READY = "ready"
+    LOST = "lost"
+    CLOSED = "closed"
+
+
+class DeltaSink(Protocol):
+    """Where the deltas of one or more requests go; never blocks, never raises."""
+
+    def put(self, delta: TokenDelta) -> None: ...
+
+
+class EngineClient(Protocol):
+    """One engine as the router uses it."""
+
+    name: str
+    state: EngineState
+    detail: str
+    info: EngineInfo | None
+    stats: EngineStats
+    on_state: Callable[[EngineClient], None]
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests submitted from here and not finished."""
+        ...
+
+    def start(self) -> None:
+        """Begin to connect, and to reconnect whenever the engine is lost."""
+        ...
+
+    async def submit(self, requests: Sequence[EngineRequest], sink: DeltaSink) -> None:
+        """Hand over requests that start together; their deltas go to `sink`.
+
+        Every accepted request ends with exactly one delta that has a finish reason; when the
+        engine is lost that delta carries an error of kind `EngineLost`.
+
+        Raises:
+            ApiError: the engine refused (`Overloaded`, `InvalidRequest`...) or is gone
+                (`EngineLost`); nothing runs.
+        """
+        ...
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Stop requests without waiting; their sinks get nothing more. Unknown ids are ignored."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; running requests end with `EngineLost`."""
+        ...
+
+
+def _ignore_state(client: EngineClient) -> None:
+    del client
+
+
+class HttpEngineClient:
+    """An engine process behind TCP (`http://host:port`) or a Unix socket (`unix:/path`).
+
+    Args:
+        silence_s: an engine from which nothing came for so long counts as lost.
+    """
+
+    def __init__(self, name: str, address: str, *, silence_s: float = 30.0) -> None:
+        self.name = name
+        self.address = address
+        self.state = EngineState.CONNECTING
+        self.detail = ""
+        self.info: EngineInfo | None = None
+        self.stats = EngineStats()
+        self.on_state: Callable[[EngineClient], None] = _ignore_state
+        self._silence_s = silence_s
+        self._stream_id = ""
+        self._sinks: dict[str, DeltaSink] = {}
+        self._to_abort: list[str] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._http = _http_client(address)
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._sinks)
+
+    def start(self) -> None:
+        self._spawn(self._stay_connected())
+
+    async def close(self) -> None:
+        self._set_state(EngineState.CLOSED)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail_all("the router is shutting down")
+        await self._http.aclose()
+
+    async def submit(self, requests: Sequence[EngineRequest], sink: DeltaSink) -> None:
+        if self.state is not EngineState.READY:
+            raise EngineLost(f"engine {self.name} is {self.state}")
+        body = Submit(PROTOCOL_VERSION, self._stream_id, list(requests))
+        for request in requests:
+            self._sinks[request.request_id] = sink
+        accepted = False
+        try:
+            reply = await self._post("/submit", body)
+            if reply.status_code != httpx.codes.ACCEPTED:
+                raise _refused(self.name, reply)
+            accepted = True
+        except httpx.TransportError as error:
+            raise EngineLost(f"engine {self.name} cannot be reached: {error!r}") from error
+        finally:
+            if not accepted:  # refused, lost, or our caller was cancelled while we waited
+                self.abort([request.request_id for request in requests])
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        known = [name for name in request_ids if self._sinks.pop(name, None) is not None]
+        if not known or self.state is not EngineState.READY:
+            return
+        self._to_abort += known
+        if len(self._to_abort) == len(known):  # else a flush is on its way
+            self._spawn(self._flush_aborts())
+
+    async def _flush_aborts(self) -> None:
+        await asyncio.sleep(0)  # gather what ends in the same turn of the loop
+        request_ids, self._to_abort = self._to_abort, []
+        try:
+            await self._post("/abort", Abort(request_ids))
+        except httpx.TransportError:
+            logger.debug("abort not delivered engine=%s", self.name)  # its stream is gone too
+
+    async def _post(self, path: str, body: Submit | Abort) -> httpx.Response:
+        return await self._http.post(path, content=_encode(body), timeout=POST_TIMEOUT_S)
+
+    async def _stay_connected(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._read_stream()
+                reason = "the engine closed the stream"
+            except ProtocolMismatch as error:
+                reason = str(error)
+                if reason != self.detail:
+                    logger.error("engine %s: %s", self.name, error)
+            except _Loading as error:
+                failures = 0
+                self._set_state(EngineState.LOADING, str(error))
+                await asyncio.sleep(RECONNECT_S[0])
+                continue
+            except (httpx.TransportError, TimeoutError, msgspec.DecodeError) as error:
+                reason = repr(error)
+            if self.state is EngineState.READY:
+                failures = 0
+                logger.warning("engine lost name=%s reason=%s", self.name, reason)
+            self._set_state(EngineState.LOST, reason)
+            self._fail_all(reason)
+            await asyncio.sleep(RECONNECT_S[min(failures, len(RECONNECT_S) - 1)])
+            failures += 1
+
+    async def _read_stream(self) -> None:
+        loop = asyncio.get_running_loop()
+        request = self._http.stream("GET", "/stream", params={"protocol": PROTOCOL_VERSION})
+        async with asyncio.timeout(self._silence_s) as silence, request as reply:
+            if reply.status_code != httpx.codes.OK:
+                await reply.aread()
+                raise _not_streaming(self.name, reply)
+            frames = FrameReader()
+            async for data in reply.aiter_raw():
+                silence.reschedule(loop.time() + self._silence_s)
+                for message in frames.feed(data):
+                    self._receive(message)
+
+    def _receive(self, message: Hello | Frame | Beat) -> None:
+        match message:
+            case Frame(deltas):
+                for delta in deltas:
+                    self._deliver(delta)
+            case Beat(stats):
+                self.stats = stats
+            case Hello(protocol, stream_id, info):
+                if protocol != PROTOCOL_VERSION:
+                    raise ProtocolMismatch(_mismatch(self.name, protocol))
+                self._stream_id = stream_id
+                self.info = info
+                self._set_state(EngineState.READY)
+                logger.info("engine connected name=%s model=%s", self.name, info.model)
+
+    def _deliver(self, delta: TokenDelta) -> None:
+        ended = delta.finish_reason is not None or delta.error is not None
+        sinks = self._sinks
+        sink = sinks.pop(delta.request_id, None) if ended else sinks.get(delta.request_id)
+        if sink is not None:
+            sink.put(delta)
+
+    def _fail_all(self, reason: str) -> None:
+        error = RequestError(LOST_KIND, f"engine {self.name} was lost: {reason}")
+        sinks, self._sinks = self._sinks, {}
+        for request_id, sink in sinks.items():
+            sink.put(TokenDelta(request_id=request_id, error=error))
+
+    def _set_state(self, state: EngineState, detail: str = "") -> None:
+        changed = (state, detail) != (self.state, self.detail)
+        self.state, self.detail = state, detail
+        if changed:
+            self.on_state(self)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Loading(Exception):
+    """The engine's process answers but has not loaded its model."""
+
+
+def _http_client(address: str) -> httpx.AsyncClient:
+    unix_path = address.removeprefix("unix:") if address.startswith("unix:") else None
+    return httpx.AsyncClient(
+        base_url="http://engine" if unix_path else address,
+        transport=httpx.AsyncHTTPTransport(uds=unix_path) if unix_path else None,
+        headers={"content-type": MSGPACK},
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+        timeout=None,  # the stream may be silent while a long prompt is computed
+        trust_env=False,  # an engine is never behind a proxy
+    )
+
+
+def _refused(name: str, reply: httpx.Response) -> ApiError:
+    refusal = _refusal(reply)
+    message = refusal.message
+    if reply.status_code == httpx.codes.BAD_REQUEST:
+        if refusal.kind == ContextTooLong.__name__:
+            return ContextTooLong(message, param=refusal.param)
+        return InvalidRequest(message, param=refusal.param)
+    if reply.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        return Overloaded(message, retry_after_s=refusal.retry_after_s)
+    if reply.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        return Unavailable(message, retry_after_s=refusal.retry_after_s)
+    if reply.status_code == httpx.codes.GONE:
+        return EngineLost(f"engine {name}: {message}")
+    return EngineFailed(f"engine {name}: {message}")
+
+
+def _not_streaming(name: str, reply: httpx.Response) -> Exception:
+    refusal = _refusal(reply)
+    if reply.status_code == httpx.codes.CONFLICT:
+        return ProtocolMismatch(f"engine {name}: {refusal.message}")
+    if reply.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        return _Loading(refusal.message)
+    return httpx.RemoteProtocolError(f"status {reply.status_code}: {refusal.message}")
+
+
+def _refusal(reply: httpx.Response) -> Refusal:
+    try:
+        return msgspec.msgpack.decode(reply.content, type=Refusal)
+    except msgspec.DecodeError:
+        return Refusal("Unknown", f"answered with status {reply.status_code}")
+
+
+def _mismatch(name: str, protocol: int) -> str:
+    return (
+        f"engine {name} speaks protocol {protocol}, this router {PROTOCOL_VERSION}; "
+        "install the same release of trnrt-router on both sides"
+    )
