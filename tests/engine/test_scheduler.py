@@ -137,12 +137,15 @@ def test_ignore_eos_runs_past_the_models_own_end() -> None:
     assert engine.tokens("ignoring") == free_run
 
 
-def test_stop_id_before_min_tokens_does_not_end_a_request() -> None:
+@pytest.mark.parametrize("min_tokens", [0, 1, 7])
+def test_stop_ids_count_from_the_token_after_min_tokens(min_tokens: int) -> None:
     free_run = expected_outputs(PROMPT, 20)
     engine = VirtualEngine()
-    engine.submit("a", PROMPT, max_tokens=20, min_tokens=20, stop_token_ids=tuple(set(free_run)))
+    stop_ids = tuple(set(free_run))
+    engine.submit("a", PROMPT, max_tokens=20, min_tokens=min_tokens, stop_token_ids=stop_ids)
     engine.run_until_idle()
-    assert engine.tokens("a") == free_run
+    assert engine.tokens("a") == free_run[: min_tokens + 1]
+    assert engine.end("a").finish_reason is FinishReason.STOP
 
 
 @pytest.mark.parametrize("depth", [0, 1])

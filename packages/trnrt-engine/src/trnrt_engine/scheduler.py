@@ -149,11 +149,6 @@ class Scheduler:
             else:
                 self._fail(request, error)
 
-    def fail_all(self, error: TrnrtEngineError) -> None:
-        """End every request there is."""
-        for request in list(self._by_id.values()):
-            self._fail(request, error)
-
     def take_deltas(self) -> list[TokenDelta]:
         """Hand out what happened since the last call."""
         return self._outbox.take()
@@ -165,16 +160,14 @@ class Scheduler:
             IntegrityError: they do not; the message says what is lost.
         """
         flying = {id(r): r for _, requests in self._in_flight for r in requests}
-        holders = {id(r): r for r in (*self.running, *flying.values()) if r.cache is not None}
-        self._cache.check_integrity(r.cache for r in holders.values() if r.cache is not None)
+        holders = {id(r): r for r in (*self.running, *flying.values())}
+        self._cache.check_integrity(_held(request) for request in holders.values())
         for request in self.running:
-            cache = request.cache
-            if request.status is not RequestStatus.RUNNING or cache is None:
+            if request.status is not RequestStatus.RUNNING:
                 raise IntegrityError(f"a running request is {request.status}")
-            if len(cache.page_ids) != self._cache.pages_for(request.num_computed_tokens):
-                raise IntegrityError(
-                    f"{len(cache.page_ids)} pages for {request.num_computed_tokens} tokens"
-                )
+            num_pages = len(_held(request).page_ids)
+            if num_pages != self._cache.pages_for(request.num_computed_tokens):
+                raise IntegrityError(f"{num_pages} pages for {request.num_computed_tokens} tokens")
         if any(r.status is not RequestStatus.WAITING or r.cache for r in self.waiting):
             raise IntegrityError("a waiting request holds something or is not waiting")
         live = {id(r) for r in (*self.running, *self.waiting)}
@@ -290,5 +283,5 @@ class Scheduler:
 
 def _held(request: Request) -> SequenceCache:
     if request.cache is None:
-        raise IntegrityError("a request without room in the caches was planned")
+        raise IntegrityError("a request that runs or is in flight holds no room in the caches")
     return request.cache

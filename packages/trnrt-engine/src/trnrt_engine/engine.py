@@ -1,0 +1,233 @@
+"""The engine as a library: requests in, streams of tokens out, on one asyncio event loop.
+
+Everything here runs in the caller's event loop and waits for no step; the work is done by
+`EngineLoop` in its own thread. So health, statistics and aborts are answered while a step runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Self
+
+from trnrt_engine.api import (
+    EngineHealth,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    RequestError,
+    TokenDelta,
+)
+from trnrt_engine.errors import DuplicateRequest, EngineOverloaded, EngineUnavailable
+from trnrt_engine.feed import Feed
+from trnrt_engine.intake import Turnover, make_request
+from trnrt_engine.loop import Abort, Close, EngineCore, EngineLoop, stats_of
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """One model, its caches and its loop.
+
+    Made by `run`; all methods belong to the event loop that called it.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], EngineCore],
+        *,
+        max_waiting: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_waiting = max_waiting
+        self._clock = clock
+        self._event_loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[EngineCore] = self._event_loop.create_future()
+        self._core: EngineCore | None = None
+        self._live: dict[str, Feed[TokenDelta] | None] = {}
+        self._frames: set[Feed[list[TokenDelta]]] = set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._closed_because = ""
+        self._turnover = Turnover(clock())
+        self._loop = EngineLoop(
+            build,
+            on_ready=lambda core: self._call(self._become_ready, core),
+            on_exit=lambda error: self._call(self._become_dead, error),
+            deliver=lambda deltas: self._call(self._take_deltas, deltas),
+            clock=clock,
+        )
+
+    @classmethod
+    async def run(
+        cls,
+        build: Callable[[], EngineCore],
+        *,
+        max_waiting: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """Start the loop on a core and wait until it can serve.
+
+        Args:
+            build: makes model, caches and scheduler, in the loop's thread.
+            max_waiting: requests taken beyond those that can run at once.
+
+        Raises:
+            Exception: what `build` raised.
+        """
+        engine = cls(build, max_waiting=max_waiting, clock=clock)
+        engine._loop.start()
+        engine._core = await engine._ready
+        return engine
+
+    @property
+    def info(self) -> EngineInfo:
+        """What a router must know of this engine."""
+        return self._get_core().info
+
+    async def submit(self, spec: EngineRequest) -> None:
+        """Take a request; its deltas are read from `frames`.
+
+        Raises:
+            InvalidRequest: a field is out of range, too long, or the id is in use.
+            EngineOverloaded: too many are waiting.
+            EngineUnavailable: draining, closed or dead.
+        """
+        self._submit(spec, None)
+
+    def add(self, spec: EngineRequest) -> Feed[TokenDelta]:
+        """Take a request and return its deltas; leaving the stream early aborts it.
+
+        Raises:
+            InvalidRequest, EngineOverloaded, EngineUnavailable: as `submit`.
+        """
+        stream: Feed[TokenDelta] = Feed(lambda: self._abort(spec.request_id))
+        self._submit(spec, stream)
+        return stream
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; it is told so in a last delta. Unknown ids have ended already."""
+        self._abort(request_id)
+
+    def frames(self) -> Feed[list[TokenDelta]]:
+        """Return the deltas of all requests from now on, one list a step."""
+        feed: Feed[list[TokenDelta]] = Feed(lambda: self._frames.discard(feed))
+        self._frames.add(feed)
+        return feed
+
+    def stats(self) -> EngineStats:
+        """Return load and counters."""
+        return stats_of(self._get_core())
+
+    def health(self) -> EngineHealth:
+        """Return whether the engine lives and takes requests."""
+        is_alive = self._loop.is_alive
+        detail = self._closed_because or ("" if self._core is not None else "loading the model")
+        return EngineHealth(
+            is_alive=is_alive,
+            is_ready=is_alive and not detail,
+            detail=detail,
+            step_running_s=self._loop.step_running_s(),
+        )
+
+    async def drain(self, *, grace_s: float | None = None) -> None:
+        """Take no more requests and wait for those accepted.
+
+        Args:
+            grace_s: abort what is left after so long; None waits for ever.
+        """
+        self._closed_because = self._closed_because or "the engine is draining"
+        try:
+            await asyncio.wait_for(self._is_idle.wait(), grace_s)
+        except TimeoutError:
+            logger.warning("drain ran out of time requests=%d", len(self._live))
+            for request_id in self._live:
+                self._abort(request_id)
+            await self._is_idle.wait()
+
+    async def close(self) -> None:
+        """End every request and the loop's thread."""
+        self._closed_because = self._closed_because or "the engine is closed"
+        self._loop.send(Close())
+        await asyncio.to_thread(self._loop.join)
+        self._end_all(FinishReason.ABORT, None)
+        for feed in list(self._frames):
+            feed.end()
+        self._frames.clear()
+
+    def _submit(self, spec: EngineRequest, stream: Feed[TokenDelta] | None) -> None:
+        if self._closed_because:
+            raise EngineUnavailable(f"no requests are taken: {self._closed_because}")
+        core, now_s = self._get_core(), self._clock()
+        if spec.request_id in self._live:
+            raise DuplicateRequest(
+                f"request_id {spec.request_id} is in use by a request that has not ended",
+                param="request_id",
+            )
+        request = make_request(spec, core.limits, arrival_s=now_s)
+        capacity = core.info.max_num_seqs + self._max_waiting
+        if len(self._live) >= capacity:
+            retry_after_s = self._turnover.next_place_in_s(now_s)
+            raise EngineOverloaded(
+                f"{len(self._live)} requests are waiting or running, the most this engine "
+                f"takes: retry in about {retry_after_s:.0f} s",
+                retry_after_s=retry_after_s,
+            )
+        if not self._live:
+            self._turnover = Turnover(now_s)
+        self._live[spec.request_id] = stream
+        self._is_idle.clear()
+        self._loop.send(request)
+
+    def _abort(self, request_id: str) -> None:
+        if request_id in self._live:
+            self._loop.send(Abort(request_id))
+
+    def _get_core(self) -> EngineCore:
+        if self._core is None:
+            raise EngineUnavailable("the model is still loading")
+        return self._core
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        """Run `function` in the event loop; nothing is left to tell once that is gone."""
+        try:
+            self._event_loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            logger.debug("event loop is closed")
+
+    def _become_ready(self, core: EngineCore) -> None:
+        if not self._ready.done():
+            self._ready.set_result(core)
+
+    def _become_dead(self, error: Exception | None) -> None:
+        if error is None:
+            return
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            return
+        self._closed_because = f"the engine's loop has died: {type(error).__name__}: {error}"
+        unavailable = EngineUnavailable(self._closed_because)
+        self._end_all(FinishReason.ERROR, unavailable.as_request_error())
+
+    def _take_deltas(self, deltas: list[TokenDelta]) -> None:
+        for feed in self._frames:
+            feed.put(deltas)
+        for delta in deltas:
+            stream = self._live.get(delta.request_id)
+            if stream is not None:
+                stream.put(delta)
+            if delta.finish_reason is not None:
+                self._live.pop(delta.request_id, None)
+                self._turnover.record_end(self._clock())
+                if stream is not None:
+                    stream.end()
+        if not self._live:
+            self._is_idle.set()
+
+    def _end_all(self, reason: FinishReason, error: RequestError | None) -> None:
+        ends = [TokenDelta(request_id=i, finish_reason=reason, error=error) for i in self._live]
+        if ends:
+            self._take_deltas(ends)

@@ -1,0 +1,59 @@
+"""Room in the caches: reserved whole, taken by and by, given back whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.errors import IntegrityError
+
+
+def cache_of(*, num_pages: int = 8, num_state_slots: int = 2) -> CacheManager:
+    return CacheManager(
+        num_pages=num_pages, page_size=64, num_state_slots=num_state_slots, num_scratch=4
+    )
+
+
+@pytest.mark.parametrize(("tokens", "pages"), [(0, 0), (1, 1), (64, 1), (65, 2), (512, 8)])
+def test_pages_hold_their_tokens(tokens: int, pages: int) -> None:
+    assert cache_of().pages_for(tokens) == pages
+
+
+def test_sequence_grows_into_what_it_reserved() -> None:
+    cache = cache_of()
+    sequence = cache.admit(200)
+    assert sequence.page_ids == []
+    cache.grow(sequence, 64)
+    cache.grow(sequence, 64)
+    assert len(sequence.page_ids) == 1
+    cache.grow(sequence, 200)
+    assert len(set(sequence.page_ids)) == 4
+    assert min(sequence.page_ids) >= 4
+    cache.check_integrity([sequence])
+    with pytest.raises(IntegrityError, match="0 reserved"):
+        cache.grow(sequence, 257)
+    cache.release(sequence)
+    cache.check_integrity([])
+    assert cache.num_free_pages == 8
+
+
+def test_no_room_is_none_and_takes_nothing() -> None:
+    cache = cache_of()
+    first = cache.admit(65)
+    assert cache.admit(449) is None
+    second = cache.admit(384)
+    assert cache.admit(0) is None  # no slot
+    cache.check_integrity([first, second])
+    assert cache.num_free_state_slots == 0
+    cache.release(first)
+    assert cache.admit(128) is not None
+
+
+def test_forgotten_holder_is_found() -> None:
+    cache = cache_of()
+    sequence = cache.admit(100)
+    with pytest.raises(IntegrityError):
+        cache.check_integrity([])
+    sequence.num_reserved_pages -= 1
+    with pytest.raises(IntegrityError, match="count on 1 reserved pages, the pool on 2"):
+        cache.check_integrity([sequence])
