@@ -1,0 +1,1 @@
+"""Everything between OpenAI messages and token ids: templates, tokens, and reading the output."""

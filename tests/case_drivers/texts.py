@@ -1,0 +1,74 @@
+"""What the drivers of text kinds share: cutting a text, joining a stream, comparing results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trnrt_router.text.choice import ChoiceDelta, TextStream
+from trnrt_router.text.markup import Section
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A joined stream."""
+
+    reasoning: str
+    content: str
+    finish_reason: str | None
+
+
+def join(deltas: Sequence[ChoiceDelta]) -> Answer:
+    for delta in deltas:
+        (delta.reasoning + delta.content).encode()  # every delta is valid text
+    return Answer(
+        "".join(delta.reasoning for delta in deltas),
+        "".join(delta.content for delta in deltas),
+        deltas[-1].finish_reason,
+    )
+
+
+def read_text(pieces: Sequence[str], *, starts_in: str, stop: Sequence[str], ended: str) -> Answer:
+    """Feed text pieces to a fresh stream; check that nothing follows a stop string."""
+    stream = TextStream(starts_in=Section(starts_in), stop=stop)
+    deltas = []
+    for piece in pieces:
+        was_stopped = stream.matched_stop is not None
+        stream.push(piece)
+        deltas.append(stream.take())
+        if was_stopped and deltas[-1] != ChoiceDelta():
+            raise ValueError(f"{deltas[-1]} came after the stop string")
+    stream.finish()
+    deltas.append(stream.take(finish_reason="stop" if stream.matched_stop else ended))
+    return join(deltas)
+
+
+def every_cut(raw: str, wanted: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the cuts that `also_try` names, as (label, pieces)."""
+    for name in wanted:
+        if name == "every_char":
+            yield name, list(raw)
+        elif name == "every_two_way_split":
+            for middle in range(len(raw) + 1):
+                yield f"{name} at {middle}", [raw[:middle], raw[middle:]]
+        else:
+            raise ValueError(f"unknown way to cut a text: {name!r}")
+
+
+def differences(answer: Answer, expect: dict[str, Any], compare: dict[str, str]) -> str:
+    """Say how an answer differs from what a record expects, nothing when it does not."""
+    found = []
+    for field in ("reasoning", "content", "finish_reason"):
+        if field not in expect or expect[field] == "*":
+            continue
+        got, wanted = getattr(answer, field), expect[field]
+        if field != "finish_reason":
+            got, wanted = got or "", wanted or ""
+            if compare.get(field) == "strip":
+                got, wanted = got.strip(), wanted.strip()
+        if got != wanted:
+            found.append(f"{field} is {got!r}, not {wanted!r}")
+    if expect.get("tool_calls"):
+        found.append("tool calls are not parsed")
+    return "; ".join(found)
