@@ -20,6 +20,7 @@ class PrefillChunk:
         page_ids: block table; holds all positions up to the chunk's end.
         is_first: nothing of this request has been computed by this engine before.
         samples: draw output 0 from the last position.
+        stop_ids: what would end the request; banned before its min_tokens.
     """
 
     request: EngineRequest
@@ -29,6 +30,7 @@ class PrefillChunk:
     token_ids: Sequence[int]
     is_first: bool
     samples: bool
+    stop_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class DecodeRow:
         page_ids: block table; holds `position`.
         output_index: of the token drawn.
         is_forced: the drawn token is known already (prior output) and is dropped.
+        stop_ids: what would end the request; banned before its min_tokens.
     """
 
     request: EngineRequest
@@ -51,6 +54,7 @@ class DecodeRow:
     previous_row: int | None
     output_index: int
     is_forced: bool
+    stop_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,6 +215,7 @@ class Scheduler:
             token_ids=request.spec.token_ids[start:end],
             is_first=start == 0,
             samples=end == request.num_prompt_tokens and request.num_prior_tokens == 0,
+            stop_ids=request.stop_ids,
         )
         return SchedulerOutput(next(self._serial), prefill=chunk)
 
@@ -237,6 +238,7 @@ class Scheduler:
                     previous_row=previous.index(request) if token_id is None else None,
                     output_index=index,
                     is_forced=index < request.num_prior_tokens,
+                    stop_ids=request.stop_ids,
                 )
             )
         return SchedulerOutput(next(self._serial), decode=tuple(rows))
