@@ -8,6 +8,7 @@ TrnrtRouterError
         InvalidRequest     400, names the field
             ContextTooLong 400 `context_length_exceeded`
         NotFound           404
+        DeadlineExceeded   408, not started in time
         Overloaded         429 with Retry-After
         EngineFailed       500, the engine could not finish this request
         EngineLost         502, the engine's process or connection is gone
@@ -115,6 +116,14 @@ class NotFound(ApiError):
     status = 404
     type = "invalid_request_error"
     code = "not_found"
+
+
+class DeadlineExceeded(ApiError):
+    """The request waited longer than it allowed."""
+
+    status = 408
+    type = "timeout_error"
+    code = "deadline_exceeded"
 
 
 class Overloaded(ApiError):

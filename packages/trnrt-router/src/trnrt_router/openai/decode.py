@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import cache
 from typing import TypeVar
-from urllib.parse import quote
 
 import msgspec
 
@@ -14,7 +12,6 @@ from trnrt_router.errors import InvalidRequest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-MAX_NAMED_FIELDS = 20
 _AT_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
 _raw_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(
@@ -41,15 +38,6 @@ def decode_body(body: bytes, request_type: type[T]) -> tuple[T, list[str]]:
     return request, sorted(fields.keys() - set(request.__struct_fields__))
 
 
-def ignored_fields_header(names: Iterable[str]) -> str:
-    """Return field names as one header value; anything unsafe in a header is percent-encoded."""
-    quoted = [quote(name[:64], safe="") for name in names]
-    shown = quoted[:MAX_NAMED_FIELDS]
-    if len(quoted) > len(shown):
-        shown.append(f"and-{len(quoted) - len(shown)}-more")
-    return ", ".join(shown)
-
-
 def integer(value: float, param: str) -> int:
     """Narrow a JSON number to an integer: 5.0 is 5, 5.5 is an error."""
     if isinstance(value, float) and not value.is_integer():
@@ -72,7 +60,7 @@ def _invalid(message: str) -> InvalidRequest:
     if (missing := _MISSING.search(message)) is not None:
         param = missing["name"]
     if (place := _AT_PATH.search(message)) is not None:
-        path = place["path"]
+        path = place["path"].replace("[", ".").replace("]", "").lstrip(".")
         param = f"{path}.{param}" if param and path else path or param
         message = message[: place.start()]
     subject = f"{param}: " if param else ""

@@ -1,0 +1,42 @@
+"""Noticing that a client has gone while its request is being worked on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from litestar.types import Receive
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):
+    """Nobody is left to answer."""
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`, cancelling it if the client closes the connection first.
+
+    Args:
+        receive: the request's ASGI channel; its body must have been read.
+
+    Raises:
+        ClientGone: the client left; `work` has been cancelled and has cleaned up.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+        await asyncio.gather(leaving, working, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

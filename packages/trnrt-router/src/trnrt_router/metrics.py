@@ -1,0 +1,119 @@
+"""Prometheus metrics: what the router counts itself, and what its engines report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from trnrt_router.engine_client import EngineClient, EngineState
+from trnrt_router.protocol import HistogramSnapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
+_ENGINE_GAUGES = {
+    "num_running": ("running_requests", "Requests that are computed"),
+    "num_waiting": ("waiting_requests", "Requests that wait for a slot"),
+    "free_pages": ("free_pages", "Pages no request and no cached prefix holds"),
+    "total_pages": ("total_pages", "Pages in all"),
+    "free_state_slots": ("free_state_slots", "State slots no request holds"),
+    "total_state_slots": ("total_state_slots", "State slots in all"),
+}
+_ENGINE_COUNTERS = {
+    "steps": ("steps", "Engine steps"),
+    "prompt_tokens": ("prompt_tokens", "Prompt tokens computed"),
+    "generation_tokens": ("generation_tokens", "Tokens generated"),
+    "requests_finished": ("requests_finished", "Requests that ended by themselves"),
+    "requests_failed": ("requests_failed", "Requests that ended with an error"),
+    "requests_aborted": ("requests_aborted", "Requests whose client left or that were stopped"),
+}
+_ENGINE_HISTOGRAMS = {
+    "queue_s": ("queue_seconds", "Submission to admission"),
+    "time_to_first_token_s": ("time_to_first_token_seconds", "Submission to first token"),
+    "inter_token_s": ("inter_token_seconds", "Between two tokens of a request"),
+    "step_s": ("step_seconds", "Launch to result of a step"),
+}
+
+
+class RouterMetrics:
+    """One registry per router, so that several may live in one process."""
+
+    def __init__(self, engines: Sequence[EngineClient]) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "trnrt_requests", "Requests answered", ["endpoint", "status"], registry=registry
+        )
+        self.running = Gauge(
+            "trnrt_running_requests", "Requests not yet answered in full", registry=registry
+        )
+        self.prompt_tokens = Counter(
+            "trnrt_prompt_tokens", "Prompt tokens of finished requests", registry=registry
+        )
+        self.cached_tokens = Counter(
+            "trnrt_cached_prompt_tokens", "Of these, not computed again", registry=registry
+        )
+        self.generation_tokens = Counter(
+            "trnrt_generation_tokens", "Tokens of finished requests", registry=registry
+        )
+        self.time_to_first_token_s = Histogram(
+            "trnrt_time_to_first_token_seconds",
+            "Request to first token",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.request_s = Histogram(
+            "trnrt_request_seconds", "Request to end", buckets=_SECONDS, registry=registry
+        )
+        registry.register(_EngineCollector(engines))
+
+    def render(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    """Reads the snapshots that engines send with every beat; asks nobody anything."""
+
+    def __init__(self, engines: Sequence[EngineClient]) -> None:
+        self._engines = engines
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("trnrt_engine_up", "1 while an engine is ready", labels=["engine"])
+        for engine in self._engines:
+            up.add_metric([engine.name], float(engine.state is EngineState.READY))
+        yield up
+        for field, (name, text) in _ENGINE_GAUGES.items():
+            gauge = GaugeMetricFamily(f"trnrt_engine_{name}", text, labels=["engine"])
+            for engine in self._engines:
+                gauge.add_metric([engine.name], getattr(engine.stats, field))
+            yield gauge
+        for field, (name, text) in _ENGINE_COUNTERS.items():
+            counter = CounterMetricFamily(f"trnrt_engine_{name}", text, labels=["engine"])
+            for engine in self._engines:
+                counter.add_metric([engine.name], getattr(engine.stats, field))
+            yield counter
+        for field, (name, text) in _ENGINE_HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(f"trnrt_engine_{name}", text, labels=["engine"])
+            for engine in self._engines:
+                snapshot: HistogramSnapshot = getattr(engine.stats, field)
+                if snapshot.counts:
+                    histogram.add_metric([engine.name], _buckets(snapshot), snapshot.total)
+            yield histogram
+
+
+def _buckets(snapshot: HistogramSnapshot) -> list[tuple[str, float]]:
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    bounds = (*(f"{bound:g}" for bound in snapshot.bounds), "+Inf")
+    for bound, count in zip(bounds, snapshot.counts, strict=True):
+        below += count
+        buckets.append((bound, below))
+    return buckets

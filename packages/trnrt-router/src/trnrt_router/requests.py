@@ -1,0 +1,262 @@
+"""A client's request to a plan: validated, rendered, tokenized, and routed by its session."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trnrt_router.affinity import RouteKey, prefix_hashes, session_key
+from trnrt_router.errors import ContextTooLong, InvalidRequest, NotFound
+from trnrt_router.openai.chat import ChatRequest
+from trnrt_router.openai.completions import CompletionRequest
+from trnrt_router.openai.decode import decode_body, integer, optional_integer
+from trnrt_router.plan import ChoicePlan, GenerationPlan, Prompt
+from trnrt_router.protocol import EngineInfo, EngineRequest, SamplingParams
+from trnrt_router.sampling import (
+    checked_num_logprobs,
+    fit_to_window,
+    read_sampling,
+    stop_strings,
+    token_id,
+)
+from trnrt_router.text.chat_template import ChatTemplate
+from trnrt_router.text.tokenizer import Tokenizer
+
+# OpenAI's default for this endpoint alone.
+COMPLETION_MAX_TOKENS = 16
+MAX_PRIORITY = 2**31
+
+
+class RequestPlanner:
+    """Turns request bodies into plans. Holds no state; may run in any thread.
+
+    Args:
+        max_choices: sequences one request may start (prompts times `n`).
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate, *, model_name: str, max_choices: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._model_name = model_name
+        self._max_choices = max_choices
+
+    @classmethod
+    def from_dir(cls, model_dir: Path, *, model_name: str, max_choices: int) -> RequestPlanner:
+        """Read tokenizer and chat template of a model folder."""
+        return cls(
+            Tokenizer.from_dir(model_dir),
+            ChatTemplate.from_dir(model_dir),
+            model_name=model_name,
+            max_choices=max_choices,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    def plan_chat(
+        self, body: bytes, headers: Mapping[str, str], info: EngineInfo
+    ) -> GenerationPlan:
+        """Plan `POST /v1/chat/completions`.
+
+        Raises:
+            ApiError: the request is at fault; nothing has been sent to an engine.
+        """
+        request, ignored = decode_body(body, ChatRequest)
+        _refuse_unsupported_chat(request)
+        num_logprobs = _chat_num_logprobs(request)
+        sampling = read_sampling(
+            request, info, max_tokens=_chat_max_tokens(request), num_logprobs=num_logprobs
+        )
+        rendered = self._template.render(
+            request.messages,
+            tools=None if request.tool_choice == "none" else request.tools,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=bool(request.continue_final_message),
+            reasoning_effort=request.reasoning_effort,
+            kwargs=request.chat_template_kwargs or {},
+        )
+        prompt = Prompt(self._tokenizer.encode_prompt(rendered), rendered.starts_in)
+        return self._plan(
+            request, [prompt], sampling, headers, info, ignored, warnings=rendered.warnings
+        )
+
+    def plan_completion(
+        self, body: bytes, headers: Mapping[str, str], info: EngineInfo
+    ) -> GenerationPlan:
+        """Plan `POST /v1/completions`.
+
+        Raises:
+            ApiError: the request is at fault; nothing has been sent to an engine.
+        """
+        request, ignored = decode_body(body, CompletionRequest)
+        _refuse_unsupported_completion(request)
+        max_tokens = optional_integer(request.max_tokens, "max_tokens")
+        sampling = read_sampling(
+            request,
+            info,
+            max_tokens=COMPLETION_MAX_TOKENS if max_tokens is None else max_tokens,
+            num_logprobs=checked_num_logprobs(request.logprobs, "logprobs"),
+        )
+        prompts = [Prompt(ids, None) for ids in self._completion_prompts(request, info)]
+        return self._plan(request, prompts, sampling, headers, info, ignored)
+
+    def _completion_prompts(self, request: CompletionRequest, info: EngineInfo) -> list[list[int]]:
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            return [self._tokenizer.encode_text(prompt)]
+        if all(isinstance(item, int | float) for item in prompt):
+            return [[token_id(i, "prompt", info.vocab_size) for i in prompt]]  # type: ignore[arg-type]
+        if len({type(item) for item in prompt}) > 1:
+            raise InvalidRequest(
+                "prompt mixes strings and token ids; send one kind", param="prompt"
+            )
+        return [
+            self._tokenizer.encode_text(item)
+            if isinstance(item, str)
+            else [token_id(i, "prompt", info.vocab_size) for i in item]  # type: ignore[union-attr]
+            for item in prompt
+        ]
+
+    def _plan(
+        self,
+        request: ChatRequest | CompletionRequest,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams,
+        headers: Mapping[str, str],
+        info: EngineInfo,
+        ignored: list[str],
+        *,
+        warnings: Sequence[str] = (),
+    ) -> GenerationPlan:
+        if request.model is not None and request.model != self._model_name:
+            raise NotFound(
+                f"no model {request.model!r} here; this server has {self._model_name!r}",
+                param="model",
+                code="model_not_found",
+            )
+        n = optional_integer(request.n, "n") or 1
+        if n * len(prompts) > self._max_choices:
+            raise InvalidRequest(
+                f"{len(prompts)} prompts with n = {n} are {n * len(prompts)} sequences, "
+                f"at most {self._max_choices} are allowed",
+                param="n",
+            )
+        for prompt in prompts:
+            _check_prompt(prompt, info)
+        keys = {"session_id": request.session_id, "prompt_cache_key": request.prompt_cache_key}
+        session, parent = session_key(keys, headers)
+        salt = request.cache_salt or ""
+        options = request.stream_options
+        is_chat = isinstance(request, ChatRequest)
+        reply_id = f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
+        envelope = {
+            "cache_salt": salt,
+            "tenant": session or "",
+            "priority": _priority(request.priority),
+        }
+        choices = [
+            ChoicePlan(
+                request=EngineRequest(
+                    request_id=f"{reply_id}-{number * n + choice}",
+                    token_ids=prompt.token_ids,
+                    sampling=fit_to_window(sampling, info.max_model_len - len(prompt.token_ids)),
+                    choice_index=choice,
+                    **envelope,  # type: ignore[arg-type]
+                ),
+                starts_in=prompt.starts_in,
+            )
+            for number, prompt in enumerate(prompts)
+            for choice in range(n)
+        ]
+        return GenerationPlan(
+            id=reply_id,
+            model=self._model_name,
+            created=int(time.time()),
+            choices=choices,
+            choices_per_prompt=n,
+            num_prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
+            route=RouteKey(
+                session=session,
+                parent=parent,
+                prefixes=prefix_hashes(prompts[0].token_ids, salt=salt),
+            ),
+            stop=stop_strings(request.stop),
+            include_stop_str=bool(request.include_stop_str_in_output),
+            num_logprobs=sampling.num_logprobs,
+            is_stream=bool(request.stream),
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
+            ignored_fields=ignored,
+            warnings=tuple(warnings),
+        )
+
+
+def _check_prompt(prompt: Prompt, info: EngineInfo) -> None:
+    if not prompt.token_ids:
+        raise InvalidRequest("the prompt is empty: send at least one token", param="prompt")
+    if len(prompt.token_ids) >= info.max_model_len:
+        raise ContextTooLong.of(len(prompt.token_ids), info.max_model_len)
+
+
+def _priority(value: float | None) -> int:
+    priority = optional_integer(value, "priority") or 0
+    if abs(priority) >= MAX_PRIORITY:
+        raise InvalidRequest(f"priority is {priority}, out of range", param="priority")
+    return priority
+
+
+def _chat_max_tokens(request: ChatRequest) -> int | None:
+    old = optional_integer(request.max_tokens, "max_tokens")
+    new = optional_integer(request.max_completion_tokens, "max_completion_tokens")
+    if old is not None and new is not None and old != new:
+        raise InvalidRequest(
+            f"max_tokens is {old} and max_completion_tokens {new}; send one of them",
+            param="max_tokens",
+        )
+    return old if new is None else new
+
+
+def _chat_num_logprobs(request: ChatRequest) -> int | None:
+    count = checked_num_logprobs(request.top_logprobs, "top_logprobs")
+    if request.logprobs:
+        return count or 0
+    if count:
+        raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return None
+
+
+def _refuse_unsupported_chat(request: ChatRequest) -> None:
+    choice = request.tool_choice
+    if choice not in (None, "auto", "none"):
+        raise InvalidRequest.unsupported("tool_choice", "only auto and none are supported")
+    if request.parallel_tool_calls is False:
+        raise InvalidRequest.unsupported("parallel_tool_calls", "cannot be switched off")
+    if request.modalities not in (None, ["text"]):
+        raise InvalidRequest.unsupported("modalities", "only text is supported")
+    _refuse_response_format(request.response_format)
+    for name in ("audio", "functions", "function_call", "web_search_options"):
+        if getattr(request, name) is not None:
+            raise InvalidRequest.unsupported(name, "not supported")
+
+
+def _refuse_unsupported_completion(request: CompletionRequest) -> None:
+    _refuse_response_format(request.response_format)
+    if request.echo:
+        raise InvalidRequest.unsupported("echo", "only false is supported")
+    if request.suffix:
+        raise InvalidRequest.unsupported("suffix", "not supported")
+    if request.best_of is not None:
+        n = 1 if request.n is None else integer(request.n, "n")
+        if integer(request.best_of, "best_of") != n:
+            raise InvalidRequest.unsupported("best_of", f"must equal n, {n}")
+
+
+def _refuse_response_format(response_format: dict[str, Any] | None) -> None:
+    if response_format is not None and response_format.get("type") != "text":
+        raise InvalidRequest.unsupported("response_format", "only the type text is supported")
