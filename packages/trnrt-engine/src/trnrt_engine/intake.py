@@ -45,7 +45,7 @@ def make_request(spec: EngineRequest, limits: RequestLimits, *, arrival_s: float
         RequestTooLarge: the page pool could never hold it.
     """
     _check_tokens(spec, limits)
-    _check_sampling(spec.sampling, limits)
+    check_sampling(spec.sampling, vocab_size=limits.vocab_size)
     _check_envelope(spec)
     num_prompt = len(spec.token_ids)
     if num_prompt >= limits.max_model_len:
@@ -128,7 +128,12 @@ def _check_envelope(spec: EngineRequest) -> None:
         raise _out_of_range("deadline_s", spec.deadline_s, "a positive number of seconds")
 
 
-def _check_sampling(sampling: SamplingParams, limits: RequestLimits) -> None:
+def check_sampling(sampling: SamplingParams, *, vocab_size: int) -> None:
+    """Check every sampling value.
+
+    Raises:
+        InvalidRequest: one is out of range; `param` names it.
+    """
     max_tokens = sampling.max_tokens
     if max_tokens is not None and max_tokens < 1:
         raise _out_of_range("max_tokens", max_tokens, "at least 1")
@@ -146,8 +151,8 @@ def _check_sampling(sampling: SamplingParams, limits: RequestLimits) -> None:
         raise _out_of_range("top_k", sampling.top_k, "at least 0 (0 is off)")
     if not 0 <= sampling.seed < NUM_SEEDS:
         raise _out_of_range("seed", sampling.seed, "an unsigned 32-bit number")
-    _check_ids("stop_token_ids", sampling.stop_token_ids, limits.vocab_size)
-    _check_ids("logit_bias", list(sampling.logit_bias), limits.vocab_size)
+    _check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
+    _check_ids("logit_bias", list(sampling.logit_bias), vocab_size)
     for bias in sampling.logit_bias.values():
         _check_range("logit_bias", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
     num_logprobs = sampling.num_logprobs
