@@ -1,0 +1,1 @@
+"""Ops in their decode form: one token of each of B sequences."""

@@ -1,0 +1,121 @@
+"""Mixture of experts: router, and one grouped product per projection over tokens sorted by expert.
+
+T tokens, D hidden, R experts, X expert width, k experts a token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trnrt_kernels.reference.elementwise import sigmoid, swiglu
+from trnrt_kernels.reference.top_k import top_k_indices
+
+
+class Routing(NamedTuple):
+    """Experts [T, k] int64 and the weights of their outputs [T, k] float32."""
+
+    experts_TK: Tensor
+    weights_TK: Tensor
+
+
+class Layout(NamedTuple):
+    """Where each (token, expert) pair lies in the rows that are sorted by expert.
+
+    Fields:
+        token_X: token of each row; T (a row of zeros) where a row belongs to no pair.
+        row_TK: row of each pair.
+        ends_R: end of each expert's rows; int32. Rows behind the last end are computed by nobody.
+    """
+
+    token_X: Tensor
+    row_TK: Tensor
+    ends_R: Tensor
+
+
+def route(
+    x_TD: Tensor,
+    router: Tensor,
+    router_bias: Tensor,
+    *,
+    num_experts_per_tok: int,
+    n_group: int,
+    topk_group: int,
+    norm_topk_prob: bool,
+    routed_scaling_factor: float,
+) -> Routing:
+    """Choose experts by corrected score and weigh them by the uncorrected one, in float32."""
+    scores_TR = sigmoid(F.linear(x_TD.float(), router))
+    choice_TR = scores_TR + router_bias
+    if n_group > 1:
+        choice_TR = _keep_groups(choice_TR, n_group, topk_group)
+    experts_TK = top_k_indices(choice_TR, num_experts_per_tok)
+    weights_TK = scores_TR.gather(1, experts_TK)
+    if norm_topk_prob:
+        weights_TK = weights_TK / (weights_TK.sum(dim=1, keepdim=True) + 1e-20)
+    return Routing(experts_TK, weights_TK * routed_scaling_factor)
+
+
+def lay_out(experts_TK: Tensor, is_live_T: Tensor, num_experts: int, row_tile: int) -> Layout:
+    """Sort pairs by expert; each expert's rows are padded to a multiple of `row_tile`.
+
+    Pairs of rows that are not live join no expert and lie behind the last end.
+    """
+    tokens, k = experts_TK.shape
+    pairs = tokens * k
+    expert = torch.where(is_live_T.unsqueeze(1), experts_TK, num_experts).flatten()
+    sorted_expert, order = expert.sort(stable=True)
+    bounds = torch.arange(num_experts + 1, device=expert.device)
+    starts = torch.searchsorted(sorted_expert, bounds)
+    counts = starts[1:] - starts[:-1]
+    tiled = torch.div(counts + (row_tile - 1), row_tile, rounding_mode="floor") * row_tile
+    ends = tiled.cumsum(0)
+    shift = F.pad(ends, (1, 0)) - starts  # rows inserted before each expert; last: the dead
+    row_sorted = torch.arange(pairs, device=expert.device) + shift[sorted_expert]
+    num_rows = pairs + min(num_experts, pairs) * (row_tile - 1)
+    token_X = torch.full((num_rows,), tokens, device=expert.device)
+    token_X = token_X.index_copy(0, row_sorted, torch.div(order, k, rounding_mode="floor"))
+    row = torch.empty_like(order).index_copy(0, order, row_sorted)
+    return Layout(token_X, row.view(tokens, k), ends.to(torch.int32))
+
+
+def run(
+    x_TD: Tensor,
+    routing: Routing,
+    layout: Layout,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    swiglu_limit: float,
+) -> Tensor:
+    """Sum of the chosen experts' outputs times their weights, [T, D]; float32 accumulation."""
+    with_zeros = F.pad(x_TD, (0, 0, 0, 1))
+    x_XD = with_zeros.index_select(0, layout.token_X)
+    hidden = swiglu(
+        _grouped(x_XD, gate, layout.ends_R), _grouped(x_XD, up, layout.ends_R), swiglu_limit
+    )
+    y_XD = _grouped(hidden, down, layout.ends_R)
+    # The grouped product leaves rows behind the last end unwritten: replace, do not multiply.
+    is_written = torch.arange(y_XD.shape[0], device=y_XD.device) < layout.ends_R[-1]
+    y_XD = torch.where(is_written.unsqueeze(1), y_XD, 0.0)
+    tokens, k = layout.row_TK.shape
+    y_TKD = y_XD.index_select(0, layout.row_TK.flatten()).view(tokens, k, -1)
+    weighted = y_TKD.float() * routing.weights_TK.unsqueeze(2)
+    return weighted.sum(dim=1).to(x_TD.dtype)
+
+
+def _grouped(x_XD: Tensor, weight_ROD: Tensor, ends_R: Tensor) -> Tensor:
+    return F.grouped_mm(x_XD, weight_ROD.transpose(1, 2), offs=ends_R)
+
+
+def _keep_groups(choice_TR: Tensor, n_group: int, topk_group: int) -> Tensor:
+    """Drop all experts outside the best groups; a group is worth its two best choices."""
+    tokens, num_experts = choice_TR.shape
+    grouped = choice_TR.view(tokens, n_group, -1)
+    worth = grouped.topk(2, dim=2).values.sum(dim=2)
+    kept = top_k_indices(worth, topk_group)
+    is_kept = torch.zeros_like(worth, dtype=torch.bool).scatter(1, kept, True)
+    return torch.where(is_kept.unsqueeze(2), grouped, float("-inf")).view(tokens, num_experts)

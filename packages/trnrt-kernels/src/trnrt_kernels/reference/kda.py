@@ -1,0 +1,158 @@
+"""Kimi delta attention: short convolution, decay gates, and the recurrence in both its forms.
+
+T tokens (or batch rows), H heads, K key = value head size, C channels (H*K), W taps, Q tokens of a
+sub-chunk. Per head, state S [K, K] float32:
+`S <- diag(exp(g)) S; S <- S + k (beta (v - S^T k))^T; o = S^T q`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trnrt_kernels.reference.elementwise import rms_norm, sigmoid
+
+SUB_CHUNK = 16  # exp(5 * 16) fits float32, exp(5 * 18) does not; the decay is at least -5 a token
+_L2_EPS = 1e-6
+
+
+class Gates(NamedTuple):
+    """Float32 inputs of the recurrence; q and k are normalised, q carries 1/sqrt(K)."""
+
+    q_THK: Tensor
+    k_THK: Tensor
+    v_THK: Tensor
+    g_THK: Tensor
+    beta_TH: Tensor
+
+
+def convolve(window_XC: Tensor, taps_WC: Tensor, tokens: int) -> Tensor:
+    """Causal depthwise convolution and SiLU of `tokens` rows behind W-1 rows of history.
+
+    Accumulates in float32 and rounds to the dtype of the window.
+    """
+    total = window_XC[:tokens].float() * taps_WC[0]
+    for tap in range(1, taps_WC.shape[0]):
+        total = total + window_XC[tap : tap + tokens].float() * taps_WC[tap]
+    return F.silu(total).to(window_XC.dtype)
+
+
+def convolve_step(window_BWC: Tensor, taps_WC: Tensor) -> Tensor:
+    """The same for one token of each row, its history in front of it."""
+    return F.silu((window_BWC.float() * taps_WC).sum(dim=1)).to(window_BWC.dtype)
+
+
+def gates(
+    mixed_TC: Tensor,
+    decay_TC: Tensor,
+    beta_TH: Tensor,
+    *,
+    dt_bias: Tensor,
+    a_log: Tensor,
+    lower_bound: float,
+) -> Gates:
+    """Turn convolved q|k|v, decay and beta projections into the recurrence's inputs."""
+    tokens, heads = beta_TH.shape
+    q_THK, k_THK, v_THK = (
+        part.view(tokens, heads, -1).float() for part in mixed_TC.chunk(3, dim=1)
+    )
+    size = q_THK.shape[2]
+    decay_THK = (decay_TC.float() + dt_bias).view(tokens, heads, size)
+    g_THK = lower_bound * sigmoid(torch.exp(a_log).unsqueeze(1) * decay_THK)
+    return Gates(
+        _l2_normalise(q_THK) * size**-0.5,
+        _l2_normalise(k_THK),
+        v_THK,
+        g_THK,
+        sigmoid(beta_TH.float()),
+    )
+
+
+def mask_absent(gates: Gates, is_live_T: Tensor) -> Gates:
+    """Zero every input of absent tokens and pad to whole sub-chunks with more of them."""
+    missing = -is_live_T.shape[0] % SUB_CHUNK
+    masked = (
+        torch.where(is_live_T.view(-1, *(1,) * (part.dim() - 1)), part, 0.0) for part in gates
+    )
+    if missing == 0:
+        return Gates(*masked)
+    return Gates(*(F.pad(part, (*(0, 0) * (part.dim() - 1), 0, missing)) for part in masked))
+
+
+def step(gates: Gates, state_BHKK: Tensor) -> tuple[Tensor, Tensor]:
+    """Advance one token per row.
+
+    Returns:
+        o [B, H, K] float32 and the new state.
+    """
+    q, k, v, g, beta = gates
+    rows, heads, size = k.shape
+    decayed = (state_BHKK * torch.exp(g).unsqueeze(3)).view(rows * heads, size, size)
+    key = k.reshape(rows * heads, 1, size)
+    read = torch.bmm(key, decayed)
+    delta = beta.reshape(rows * heads, 1, 1) * (v.reshape(rows * heads, 1, size) - read)
+    state = torch.baddbmm(decayed, key.transpose(1, 2), delta)
+    output = torch.bmm(q.reshape(rows * heads, 1, size), state)
+    return output.view(rows, heads, size), state.view(rows, heads, size, size)
+
+
+def chunk(gates: Gates, state_HKK: Tensor) -> tuple[Tensor, Tensor]:
+    """Advance one sequence by T tokens, T a multiple of `SUB_CHUNK`.
+
+    Inside a sub-chunk the decay between two tokens factors into `exp(G_i) * exp(-G_j)`, so all
+    pairs are matrix products, and `(I + L)^-1` of the nilpotent L is a product of four factors.
+    Absent tokens must have g = beta = 0 and k = 0.
+
+    Returns:
+        o [T, H, K] float32 and the new state.
+    """
+    q, k, v, g, beta = (_by_sub_chunk(part) for part in (*gates[:4], gates.beta_TH.unsqueeze(2)))
+    total = g.cumsum(dim=2)
+    grown, shrunk = torch.exp(total), torch.exp(-total)
+    key_in, key_out, query = k * grown, k * shrunk, q * grown
+    later = key_out.transpose(2, 3)
+    inverse = _unit_lower_inverse(((key_in * beta) @ later).tril(-1))
+    values = inverse @ (v * beta)
+    weights = inverse @ (key_in * beta)
+    attention = (query @ later).tril()
+    last = total[:, :, -1:]
+    key_end = (k * torch.exp(last - total)).transpose(2, 3)
+    decay_end = torch.exp(last).transpose(2, 3)
+    outputs = []
+    state = state_HKK
+    for i in range(q.shape[1]):
+        fresh = torch.baddbmm(values[:, i], weights[:, i], state, alpha=-1)
+        outputs.append(torch.baddbmm(query[:, i] @ state, attention[:, i], fresh))
+        state = torch.baddbmm(state * decay_end[:, i], key_end[:, i], fresh)
+    heads, _, size = outputs[0].shape
+    output = torch.stack(outputs, dim=1).view(heads, -1, size)
+    return output.transpose(0, 1), state
+
+
+def gated_norm(output_THK: Tensor, gate_TC: Tensor, o_norm: Tensor, eps: float) -> Tensor:
+    """Normalise each head in float32, gate it, and round: [T, C] in the gate's dtype."""
+    normed = rms_norm(output_THK, o_norm.float(), eps)
+    return (normed.flatten(1) * sigmoid(gate_TC.float())).to(gate_TC.dtype)
+
+
+def _l2_normalise(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + _L2_EPS)
+
+
+def _by_sub_chunk(x_THX: Tensor) -> Tensor:
+    """[T, H, X] -> [H, T/Q, Q, X], contiguous."""
+    tokens, heads, _ = x_THX.shape
+    return x_THX.transpose(0, 1).reshape(heads, tokens // SUB_CHUNK, SUB_CHUNK, -1)
+
+
+def _unit_lower_inverse(lower: Tensor) -> Tensor:
+    """(I + L)^-1 of strictly lower L: (I - L)(I + L^2)(I + L^4)(I + L^8), exact as L^16 = 0."""
+    inverse = torch.eye(SUB_CHUNK, device=lower.device) - lower
+    power = lower
+    for _ in range(3):
+        power = power @ power
+        inverse = inverse + inverse @ power
+    return inverse
