@@ -1,0 +1,98 @@
+"""Segments as pure functions of tensors: (streams, step inputs, weights, caches) -> results.
+
+A segment takes its tensors positionally in the order of its op's spec, as a compiled package
+does, so one graph serves all layers of a kind and eager and compiled calls look the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from trnrt_kernels.contract import KernelSpec, Phase, Role, Scalar
+from trnrt_kernels.models.glm5_next.caches import Caches
+from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
+from trnrt_kernels.models.glm5_next.inputs import DecodeInputs, PrefillInputs
+from trnrt_kernels.models.glm5_next.layers import Segment, SegmentKind
+from trnrt_kernels.models.glm5_next.weights import Weights
+from trnrt_kernels.registry import get_spec
+
+Resolve = Callable[[Phase, str], Callable[..., Any]]
+StepFn = Callable[..., tuple[Tensor, ...]]
+StepInputs = DecodeInputs | PrefillInputs
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCall:
+    """A segment kind in one phase: its op and the constants of its graph."""
+
+    kind: SegmentKind
+    spec: KernelSpec
+    constants: tuple[Scalar, ...]
+
+    def step_fn(self, resolve: Resolve) -> StepFn:
+        """The segment as a function of tensors.
+
+        Args:
+            resolve: `registry.get_reference` to run or compile it for CPU, `registry.get_op` to
+                capture it.
+        """
+        op = resolve(self.spec.phase, self.spec.name)
+        constants = self.constants
+        if len(self.spec.results) == 1:
+            return lambda *tensors: (op(*tensors, *constants),)
+        return lambda *tensors: tuple(op(*tensors, *constants))
+
+
+def segment_call(
+    kind: SegmentKind, phase: Phase, config: Glm5NextConfig, *, row_tile: int, group_name: str = ""
+) -> SegmentCall:
+    """Bind a kind's op to a model's numbers."""
+    spec = get_spec(phase, kind.op_name)
+    own: dict[str, Scalar] = {"row_tile": row_tile, "group_name": group_name}
+    constants = tuple(
+        own[name] if name in own else getattr(config, name) for name, _ in spec.constants
+    )
+    return SegmentCall(kind, spec, constants)
+
+
+def segment_weights(spec: KernelSpec, segment: Segment, weights: Weights) -> tuple[Tensor, ...]:
+    """A segment's weights in call order."""
+    if segment.layer is None:
+        return tuple(getattr(weights, name) for name in spec.names(Role.WEIGHT))
+    layer = weights.layers[segment.layer]
+    return tuple(layer[name] for name in spec.names(Role.WEIGHT))
+
+
+def segment_caches(spec: KernelSpec, segment: Segment, caches: Caches) -> tuple[Tensor, ...]:
+    """A segment's caches in call order."""
+    if segment.layer is None:
+        return ()
+    layer = caches.layers[segment.layer]
+    return tuple(layer[name] for name in spec.names(Role.CACHE))
+
+
+def segment_inputs(spec: KernelSpec, inputs: StepInputs) -> tuple[Tensor, ...]:
+    """The step inputs a segment takes, in call order."""
+    return tuple(getattr(inputs, name) for name in spec.names(Role.INPUT))
+
+
+def chain(step_fns: Sequence[StepFn], num_inputs: Sequence[int]) -> StepFn:
+    """Fuse consecutive segments into one function: concatenation of their arguments.
+
+    The first segment takes its streams from the caller, each later one from the segment before;
+    `num_inputs` counts each segment's tensors besides its streams.
+    """
+
+    def fused(*tensors: Tensor) -> tuple[Tensor, ...]:
+        num_streams = len(tensors) - sum(num_inputs)
+        streams, rest = tensors[:num_streams], list(tensors[num_streams:])
+        for step_fn, count in zip(step_fns, num_inputs, strict=True):
+            streams = step_fn(*streams, *rest[:count])
+            del rest[:count]
+        return streams
+
+    return fused
