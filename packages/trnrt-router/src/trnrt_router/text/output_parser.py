@@ -17,6 +17,7 @@ in the text.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from trnrt_router.text.detokenize import Tag
 from trnrt_router.text.markup import Markup, Section
@@ -27,7 +28,7 @@ class TagScanner:
     """Finds tags spelled in text, holding back only what may become one."""
 
     def __init__(self, tags: Iterable[str]) -> None:
-        self._patterns = Patterns(tags)
+        self._patterns = _patterns_of(tuple(tags))
         self._state = 0
         self._held = ""
 
@@ -104,3 +105,9 @@ class OutputParser:
         if self._ending:
             text, self._ending = self._ending + text, ""
         return [(self.section, text)] if text else []
+
+
+@lru_cache(maxsize=16)
+def _patterns_of(tags: tuple[str, ...]) -> Patterns:
+    """A family's tags are the same for every choice: build their automaton once."""
+    return Patterns(tags)
