@@ -15,11 +15,13 @@ VOCAB_SIZE = 97
 _MODULUS = 2_147_483_647
 
 
-def _mix(state: int, token_id: int) -> int:
+def mix(state: int, token_id: int) -> int:
+    """Take a token into the running hash."""
     return (state * 1_000_003 + token_id + 1) % _MODULUS
 
 
-def _draw(state: int, tokens: Sequence[int]) -> int:
+def draw(state: int, tokens: Sequence[int]) -> int:
+    """Return the token that follows `tokens`, whose running hash is `state`."""
     return (state + 31 * sum(tokens) + 7 * len(tokens)) % VOCAB_SIZE
 
 
@@ -32,18 +34,18 @@ def expected_outputs(
     """Continue `prompt` + `prior` until a stop id or `count` outputs in all; prior not included."""
     tokens, state = list(prompt), 0
     for token_id in tokens:
-        state = _mix(state, token_id)
+        state = mix(state, token_id)
     outputs: list[int] = []
     for token_id in prior:
         tokens.append(token_id)
-        state = _mix(state, token_id)
+        state = mix(state, token_id)
     while len(prior) + len(outputs) < count:
-        token_id = _draw(state, tokens)
+        token_id = draw(state, tokens)
         outputs.append(token_id)
         if token_id in stop_ids:
             break
         tokens.append(token_id)
-        state = _mix(state, token_id)
+        state = mix(state, token_id)
     return outputs
 
 
@@ -88,11 +90,11 @@ class PagedCounter:
 
     def _step(self, slot: int, page_ids: Sequence[int], position: int, token_id: int) -> int:
         count, state = self._states.get(slot, (0, 0)) if position else (0, 0)
-        state = _mix(state, token_id + 1_000 * (count - position))
+        state = mix(state, token_id + 1_000 * (count - position))
         self._states[slot] = (position + 1, state)
         self._pages[page_ids[position // self._page_size], position % self._page_size] = token_id
         seen = [
             self._pages.get((page_ids[p // self._page_size], p % self._page_size), -1)
             for p in range(position + 1)
         ]
-        return _draw(state, seen)
+        return draw(state, seen)
