@@ -17,7 +17,6 @@ COMMANDS = {
     "router": ("trnrt-router", INSTALL_SERVE),
     "engine": ("trnrt-router", INSTALL_SERVE),
     "verify": ("trnrt-engine", INSTALL_SERVE),
-    "cache": ("trnrt-engine", INSTALL_SERVE),
     "compile": ("trnrt-compile", INSTALL_COMPILE),
     "kernels": ("trnrt-kernels", INSTALL_KERNELS),
     "plan": ("trnrt-kernels", INSTALL_KERNELS),
