@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from trnrt_kernels.common.collectives import all_reduce
-from trnrt_kernels.reference import mhc
-from trnrt_kernels.reference.elementwise import rms_norm, swiglu
+from trnrt_kernels.reference import experts, mhc
 
 
 def dense_half_ref(
@@ -26,16 +23,9 @@ def dense_half_ref(
     group_name: str,
 ) -> Tensor:
     """Feed-forward half of a dense layer."""
-    half = mhc.collapse(
-        streams_BND,
-        ffn_hc_fn,
-        ffn_hc_base,
-        ffn_hc_scale,
-        rms_norm_eps=rms_norm_eps,
-        hc_eps=hc_eps,
-        hc_sinkhorn_iters=hc_sinkhorn_iters,
-    )
-    x_BD = rms_norm(half.hidden_TD, ffn_norm, rms_norm_eps)
-    hidden = swiglu(F.linear(x_BD, gate_proj), F.linear(x_BD, up_proj), swiglu_limit)
-    y_BD = F.linear(hidden, down_proj)
-    return mhc.mix(half, all_reduce(y_BD, group_name), streams_BND)
+    constants = mhc.Constants(rms_norm_eps, hc_eps, hc_sinkhorn_iters)
+    half_weights = mhc.HalfWeights(ffn_hc_fn, ffn_hc_base, ffn_hc_scale, ffn_norm)
+    half = mhc.enter(streams_BND, half_weights, constants)
+    x_BD = half.hidden_TD
+    y_BD = experts.dense(x_BD, gate_proj, up_proj, down_proj, swiglu_limit)
+    return mhc.leave(half, y_BD, streams_BND, group_name)

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from trnrt_kernels.common.collectives import all_reduce
 from trnrt_kernels.reference import indexer, mhc, mla
-from trnrt_kernels.reference.elementwise import rms_norm
-from trnrt_kernels.reference.paging import (
-    all_pools,
-    physical_pools,
-    place_token,
-    pool_rows,
-    read_rows,
-    write_rows,
-)
+from trnrt_kernels.reference.paging import BatchPages
 
 
 def dsa_half_ref(
@@ -59,58 +48,22 @@ def dsa_half_ref(
     Returns:
         The streams, and the logical pools each query selected, ascending, -1 where absent.
     """
-    half = mhc.collapse(
-        streams_BND,
-        attn_hc_fn,
-        attn_hc_base,
-        attn_hc_scale,
-        rms_norm_eps=rms_norm_eps,
-        hc_eps=hc_eps,
-        hc_sinkhorn_iters=hc_sinkhorn_iters,
+    constants = mhc.Constants(rms_norm_eps, hc_eps, hc_sinkhorn_iters)
+    half_weights = mhc.HalfWeights(attn_hc_fn, attn_hc_base, attn_hc_scale, attn_norm)
+    half = mhc.enter(streams_BND, half_weights, constants)
+    x_BD = half.hidden_TD
+    weights = mla.MlaWeights(q_a_proj, q_a_norm, q_b_proj, kv_a_proj, kv_a_norm, kv_b_proj, o_proj)
+    index_weights = indexer.IndexerWeights(
+        *(index_q_proj, index_k_proj, index_k_norm, index_k_norm_bias, index_weights_proj),
+        *(index_gate_proj, index_ape),
     )
-    x_BD = rms_norm(half.hidden_TD, attn_norm, rms_norm_eps)
-    projected = mla.project(
-        x_BD,
-        q_a_proj,
-        q_a_norm,
-        q_b_proj,
-        kv_a_proj,
-        kv_a_norm,
-        num_heads=num_attention_heads,
-        eps=rms_norm_eps,
+    pages = BatchPages(
+        positions_B, block_table_BP, page_size=latents.shape[1], pool_size=index_kpool
     )
-    pools_a_page = latents.shape[1] // index_kpool
-    own_B1 = torch.div(positions_B, index_kpool, rounding_mode="floor").unsqueeze(1)
-    own_row_B = physical_pools(block_table_BP, own_B1, pools_a_page).squeeze(1)
-    offset_B = positions_B % index_kpool
-    latent_rows = pool_rows(latents, index_kpool)
-    kept = read_rows(latent_rows, own_row_B, x_BD.dtype).view(*own_row_B.shape, index_kpool, -1)
-    placed = place_token(kept, projected.latent_TL, offset_B)
-    write_rows(latent_rows, own_row_B, placed.flatten(1))
-    member_B2J = indexer.token_keys(
-        x_BD, index_k_proj, index_k_norm, index_k_norm_bias, index_gate_proj
-    )
-    kept = F.pad(open_pool.index_select(0, state_slots_B), (0, 0, 0, 0, 0, 1))
-    members = place_token(kept, member_B2J, offset_B)
-    open_pool.index_copy_(0, state_slots_B, members[:, :-1])
-    key_rows = pool_keys.view(-1, pool_keys.shape[2])
-    write_rows(key_rows, own_row_B, indexer.pool(members, index_ape))
-    selected_BX = indexer.select_step(
-        indexer.queries(x_BD, projected.r_TQ, index_q_proj, index_weights_proj),
-        key_rows,
-        all_pools(block_table_BP, pools_a_page),
-        torch.div(positions_B + 1, index_kpool, rounding_mode="floor"),
-        index_topk // index_kpool,
-    )
-    attended = mla.attend_selected(
-        projected.q_TAE,
-        kv_b_proj,
-        latents,
-        selected_BX,
-        positions_B,
-        block_table_BP,
-        pool_size=index_kpool,
-        row_tile=row_tile,
-    )
-    y_BD = F.linear(attended, o_proj)
-    return mhc.mix(half, all_reduce(y_BD, group_name), streams_BND), selected_BX
+    projected = mla.project(x_BD, weights, num_heads=num_attention_heads, eps=rms_norm_eps)
+    pages.write_tokens(latents, projected.latent_TL)
+    indexer.append_keys(x_BD, index_weights, pages, pool_keys, open_pool, state_slots_B)
+    query = indexer.queries(x_BD, projected.r_TQ, index_weights)
+    selected_BX = indexer.select(query, pool_keys, pages, num_selected=index_topk // index_kpool)
+    y_BD = mla.attend(projected.q_TAE, weights, latents, selected_BX, pages, row_tile=row_tile)
+    return mhc.leave(half, y_BD, streams_BND, group_name), selected_BX

@@ -14,6 +14,6 @@ def head_ref(
     lm_head: Tensor,
     rms_norm_eps: float,
 ) -> Tensor:
-    """Average the streams, normalise, and compute float32 logits."""
+    """Float32 logits: average the streams, normalise, project."""
     hidden_BD = streams_BND.float().mean(dim=1).to(streams_BND.dtype)
     return F.linear(rms_norm(hidden_BD, norm, rms_norm_eps), lm_head).float()

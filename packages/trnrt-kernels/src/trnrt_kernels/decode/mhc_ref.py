@@ -16,14 +16,6 @@ def mhc_ref(
     hc_eps: float,
     hc_sinkhorn_iters: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Collapse the streams: half input, output weights and stream mix."""
-    collapsed = mhc.collapse(
-        streams_BND,
-        attn_hc_fn,
-        attn_hc_base,
-        attn_hc_scale,
-        rms_norm_eps=rms_norm_eps,
-        hc_eps=hc_eps,
-        hc_sinkhorn_iters=hc_sinkhorn_iters,
-    )
-    return collapsed.hidden_TD, collapsed.post_TN, collapsed.comb_TNN
+    """Collapse the streams into a half's input; also its output weights and stream mix."""
+    constants = mhc.Constants(rms_norm_eps, hc_eps, hc_sinkhorn_iters)
+    return mhc.collapse(streams_BND, attn_hc_fn, attn_hc_base, attn_hc_scale, constants)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from trnrt_kernels.common.collectives import all_reduce
 from trnrt_kernels.reference import experts, mhc
-from trnrt_kernels.reference.elementwise import rms_norm, swiglu
 
 
 def moe_half_ref(
@@ -41,30 +38,18 @@ def moe_half_ref(
 
     Rows that are not live join no expert.
     """
-    half = mhc.collapse(
-        streams_BND,
-        ffn_hc_fn,
-        ffn_hc_base,
-        ffn_hc_scale,
-        rms_norm_eps=rms_norm_eps,
-        hc_eps=hc_eps,
-        hc_sinkhorn_iters=hc_sinkhorn_iters,
+    constants = mhc.Constants(rms_norm_eps, hc_eps, hc_sinkhorn_iters)
+    half_weights = mhc.HalfWeights(ffn_hc_fn, ffn_hc_base, ffn_hc_scale, ffn_norm)
+    half = mhc.enter(streams_BND, half_weights, constants)
+    x_BD = half.hidden_TD
+    weights = experts.MoeWeights(
+        *(router, router_bias, experts_gate, experts_up, experts_down),
+        *(shared_gate_proj, shared_up_proj, shared_down_proj),
     )
-    x_BD = rms_norm(half.hidden_TD, ffn_norm, rms_norm_eps)
-    routing = experts.route(
-        x_BD,
-        router,
-        router_bias,
-        num_experts_per_tok=num_experts_per_tok,
-        n_group=n_group,
-        topk_group=topk_group,
-        norm_topk_prob=norm_topk_prob,
-        routed_scaling_factor=routed_scaling_factor,
+    rule = experts.RoutingRule(
+        num_experts_per_tok, n_group, topk_group, norm_topk_prob, routed_scaling_factor
     )
-    layout = experts.lay_out(routing.experts_TK, is_live_B, router.shape[0], row_tile)
-    routed_BD = experts.run(
-        x_BD, routing, layout, experts_gate, experts_up, experts_down, swiglu_limit
+    y_BD = experts.forward(
+        x_BD, weights, rule, is_live_B, swiglu_limit=swiglu_limit, row_tile=row_tile
     )
-    shared = swiglu(F.linear(x_BD, shared_gate_proj), F.linear(x_BD, shared_up_proj), swiglu_limit)
-    y_BD = routed_BD + F.linear(shared, shared_down_proj)
-    return mhc.mix(half, all_reduce(y_BD, group_name), streams_BND)
+    return mhc.leave(half, y_BD, streams_BND, group_name)

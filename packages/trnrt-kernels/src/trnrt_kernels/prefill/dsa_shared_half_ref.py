@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from trnrt_kernels.common.collectives import all_reduce
 from trnrt_kernels.reference import mhc, mla
-from trnrt_kernels.reference.elementwise import rms_norm
-from trnrt_kernels.reference.paging import (
-    ChunkFrame,
-    pool_rows,
-    read_rows,
-    write_rows,
-)
+from trnrt_kernels.reference.paging import ChunkPages
 
 
 def dsa_shared_half_ref(
@@ -42,44 +34,21 @@ def dsa_shared_half_ref(
     row_tile: int,
     group_name: str,
 ) -> Tensor:
-    """DSA attention half that reuses the selection of the layer before; mutates `latents`."""
-    half = mhc.collapse(
-        streams_TND,
-        attn_hc_fn,
-        attn_hc_base,
-        attn_hc_scale,
-        rms_norm_eps=rms_norm_eps,
-        hc_eps=hc_eps,
-        hc_sinkhorn_iters=hc_sinkhorn_iters,
-    )
-    x_TD = rms_norm(half.hidden_TD, attn_norm, rms_norm_eps)
-    projected = mla.project(
-        x_TD,
-        q_a_proj,
-        q_a_norm,
-        q_b_proj,
-        kv_a_proj,
-        kv_a_norm,
-        num_heads=num_attention_heads,
-        eps=rms_norm_eps,
-    )
-    rows = x_TD.shape[0]
-    pools_a_page = latents.shape[1] // index_kpool
-    frame = ChunkFrame(start, num_tokens, rows, index_kpool)
-    frame_rows = frame.rows_to_write(block_table_P, pools_a_page)
-    latent_rows = pool_rows(latents, index_kpool)
-    kept = read_rows(latent_rows, frame_rows[:1], x_TD.dtype).view(index_kpool, -1)
-    write_rows(latent_rows, frame_rows, frame.fill(kept, projected.latent_TL).flatten(1))
-    positions_T = frame.positions()
-    attended = mla.attend_selected(
-        projected.q_TAE,
-        kv_b_proj,
-        latents,
-        selected_TX,
-        positions_T,
+    """DSA attention half that attends to what the layer before selected; mutates `latents`."""
+    constants = mhc.Constants(rms_norm_eps, hc_eps, hc_sinkhorn_iters)
+    half_weights = mhc.HalfWeights(attn_hc_fn, attn_hc_base, attn_hc_scale, attn_norm)
+    half = mhc.enter(streams_TND, half_weights, constants)
+    x_TD = half.hidden_TD
+    weights = mla.MlaWeights(q_a_proj, q_a_norm, q_b_proj, kv_a_proj, kv_a_norm, kv_b_proj, o_proj)
+    pages = ChunkPages(
+        start,
+        num_tokens,
         block_table_P,
+        num_rows=x_TD.shape[0],
+        page_size=latents.shape[1],
         pool_size=index_kpool,
-        row_tile=row_tile,
     )
-    y_TD = F.linear(attended, o_proj)
-    return mhc.mix(half, all_reduce(y_TD, group_name), streams_TND)
+    projected = mla.project(x_TD, weights, num_heads=num_attention_heads, eps=rms_norm_eps)
+    pages.write_tokens(latents, projected.latent_TL)
+    y_TD = mla.attend(projected.q_TAE, weights, latents, selected_TX, pages, row_tile=row_tile)
+    return mhc.leave(half, y_TD, streams_TND, group_name)

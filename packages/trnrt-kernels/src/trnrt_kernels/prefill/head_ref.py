@@ -15,7 +15,7 @@ def head_ref(
     lm_head: Tensor,
     rms_norm_eps: float,
 ) -> Tensor:
-    """Float32 logits of the given rows: average the streams, normalise, project."""
+    """Float32 logits: average the streams, normalise, project."""
     streams_RND = streams_TND.index_select(0, rows_R)
     hidden_RD = streams_RND.float().mean(dim=1).to(streams_RND.dtype)
     return F.linear(rms_norm(hidden_RD, norm, rms_norm_eps), lm_head).float()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from trnrt_kernels.common.collectives import all_reduce
 from trnrt_kernels.reference import kda, mhc
-from trnrt_kernels.reference.elementwise import rms_norm
 
 
 def kda_half_ref(
@@ -45,39 +42,27 @@ def kda_half_ref(
 ) -> Tensor:
     """KDA attention half of a layer; mutates `conv_tail` and `kda_state`.
 
-    A sequence at position 0 ignores what its state slot holds.
+    A sequence at position 0 ignores what its slot holds.
     """
-    half = mhc.collapse(
-        streams_TND,
-        attn_hc_fn,
-        attn_hc_base,
-        attn_hc_scale,
-        rms_norm_eps=rms_norm_eps,
-        hc_eps=hc_eps,
-        hc_sinkhorn_iters=hc_sinkhorn_iters,
+    constants = mhc.Constants(rms_norm_eps, hc_eps, hc_sinkhorn_iters)
+    half_weights = mhc.HalfWeights(attn_hc_fn, attn_hc_base, attn_hc_scale, attn_norm)
+    half = mhc.enter(streams_TND, half_weights, constants)
+    x_TD = half.hidden_TD
+    weights = kda.KdaWeights(
+        *(q_proj, k_proj, v_proj, q_conv, k_conv, v_conv, f_a_proj, f_b_proj, dt_bias, a_log),
+        *(b_proj, g_a_proj, g_b_proj, o_norm, o_proj),
     )
-    x_TD = rms_norm(half.hidden_TD, attn_norm, rms_norm_eps)
-    taps_WC = torch.cat((q_conv.t(), k_conv.t(), v_conv.t()), dim=1)
-    u_TC = torch.cat([F.linear(x_TD, proj) for proj in (q_proj, k_proj, v_proj)], dim=1)
-    rows, taps = x_TD.shape[0], taps_WC.shape[0]
+    row = torch.arange(x_TD.shape[0], device=x_TD.device)
     is_first = start == 0
     tail = torch.where(is_first, 0.0, conv_tail.index_select(0, state_slot).squeeze(0))
-    window_XC = torch.cat((tail, u_TC))
-    last_taps = num_tokens + torch.arange(taps - 1, device=x_TD.device)
+    window_XC = torch.cat((tail, kda.project(x_TD, weights)))
+    last_taps = num_tokens + torch.arange(tail.shape[0], device=x_TD.device)
     conv_tail.index_copy_(0, state_slot, window_XC.index_select(0, last_taps).unsqueeze(0))
-    mixed_TC = kda.convolve(window_XC, taps_WC, rows)
-    gates = kda.gates(
-        mixed_TC,
-        F.linear(F.linear(x_TD, f_a_proj), f_b_proj),
-        F.linear(x_TD, b_proj),
-        dt_bias=dt_bias,
-        a_log=a_log,
-        lower_bound=linear_lower_bound,
-    )
-    is_live_T = torch.arange(rows, device=x_TD.device) < num_tokens
+    mixed_TC = kda.convolve(window_XC, kda.taps(weights), row.shape[0])
+    gates = kda.gates(x_TD, mixed_TC, weights, linear_lower_bound)
     state = torch.where(is_first, 0.0, kda_state.index_select(0, state_slot).squeeze(0))
-    output_THK, state = kda.chunk(kda.mask_absent(gates, is_live_T), state)
+    output_THK, state = kda.chunk(kda.mask_absent(gates, row < num_tokens), state)
+    output_THK = output_THK[: row.shape[0]]
     kda_state.index_copy_(0, state_slot, state.unsqueeze(0))
-    gate_TC = F.linear(F.linear(x_TD, g_a_proj), g_b_proj)
-    y_TD = F.linear(kda.gated_norm(output_THK[:rows], gate_TC, o_norm, rms_norm_eps), o_proj)
-    return mhc.mix(half, all_reduce(y_TD, group_name), streams_TND)
+    y_TD = kda.finish(x_TD, output_THK, weights, rms_norm_eps)
+    return mhc.leave(half, y_TD, streams_TND, group_name)

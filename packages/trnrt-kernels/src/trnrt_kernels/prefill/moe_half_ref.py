@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from trnrt_kernels.common.collectives import all_reduce
 from trnrt_kernels.reference import experts, mhc
-from trnrt_kernels.reference.elementwise import rms_norm, swiglu
 
 
 def moe_half_ref(
@@ -40,33 +37,21 @@ def moe_half_ref(
 ) -> Tensor:
     """Feed-forward half of a layer with routed experts and a shared one.
 
-    Rows behind `num_tokens` join no expert.
+    Rows that are not live join no expert.
     """
-    half = mhc.collapse(
-        streams_TND,
-        ffn_hc_fn,
-        ffn_hc_base,
-        ffn_hc_scale,
-        rms_norm_eps=rms_norm_eps,
-        hc_eps=hc_eps,
-        hc_sinkhorn_iters=hc_sinkhorn_iters,
-    )
-    x_TD = rms_norm(half.hidden_TD, ffn_norm, rms_norm_eps)
+    constants = mhc.Constants(rms_norm_eps, hc_eps, hc_sinkhorn_iters)
+    half_weights = mhc.HalfWeights(ffn_hc_fn, ffn_hc_base, ffn_hc_scale, ffn_norm)
+    half = mhc.enter(streams_TND, half_weights, constants)
+    x_TD = half.hidden_TD
     is_live_T = torch.arange(x_TD.shape[0], device=x_TD.device) < num_tokens
-    routing = experts.route(
-        x_TD,
-        router,
-        router_bias,
-        num_experts_per_tok=num_experts_per_tok,
-        n_group=n_group,
-        topk_group=topk_group,
-        norm_topk_prob=norm_topk_prob,
-        routed_scaling_factor=routed_scaling_factor,
+    weights = experts.MoeWeights(
+        *(router, router_bias, experts_gate, experts_up, experts_down),
+        *(shared_gate_proj, shared_up_proj, shared_down_proj),
     )
-    layout = experts.lay_out(routing.experts_TK, is_live_T, router.shape[0], row_tile)
-    routed_TD = experts.run(
-        x_TD, routing, layout, experts_gate, experts_up, experts_down, swiglu_limit
+    rule = experts.RoutingRule(
+        num_experts_per_tok, n_group, topk_group, norm_topk_prob, routed_scaling_factor
     )
-    shared = swiglu(F.linear(x_TD, shared_gate_proj), F.linear(x_TD, shared_up_proj), swiglu_limit)
-    y_TD = routed_TD + F.linear(shared, shared_down_proj)
-    return mhc.mix(half, all_reduce(y_TD, group_name), streams_TND)
+    y_TD = experts.forward(
+        x_TD, weights, rule, is_live_T, swiglu_limit=swiglu_limit, row_tile=row_tile
+    )
+    return mhc.leave(half, y_TD, streams_TND, group_name)

@@ -15,6 +15,29 @@ from trnrt_kernels.reference.elementwise import sigmoid, swiglu
 from trnrt_kernels.reference.top_k import top_k_indices
 
 
+class MoeWeights(NamedTuple):
+    """Weights of a block with routed and shared experts, in the order of the ops' arguments."""
+
+    router: Tensor
+    router_bias: Tensor
+    experts_gate: Tensor
+    experts_up: Tensor
+    experts_down: Tensor
+    shared_gate_proj: Tensor
+    shared_up_proj: Tensor
+    shared_down_proj: Tensor
+
+
+class RoutingRule(NamedTuple):
+    """How experts are chosen, in the order of the ops' arguments."""
+
+    num_experts_per_tok: int
+    n_group: int
+    topk_group: int
+    norm_topk_prob: bool
+    routed_scaling_factor: float
+
+
 class Routing(NamedTuple):
     """Experts [T, k] int64 and the weights of their outputs [T, k] float32."""
 
@@ -36,27 +59,44 @@ class Layout(NamedTuple):
     ends_R: Tensor
 
 
-def route(
+def forward(
     x_TD: Tensor,
-    router: Tensor,
-    router_bias: Tensor,
+    weights: MoeWeights,
+    rule: RoutingRule,
+    is_live_T: Tensor,
     *,
-    num_experts_per_tok: int,
-    n_group: int,
-    topk_group: int,
-    norm_topk_prob: bool,
-    routed_scaling_factor: float,
-) -> Routing:
+    swiglu_limit: float,
+    row_tile: int,
+) -> Tensor:
+    """Routed and shared experts of every token: [T, D]. Rows not live get the shared one only."""
+    routing = route(x_TD, weights.router, weights.router_bias, rule)
+    layout = lay_out(routing.experts_TK, is_live_T, weights.router.shape[0], row_tile)
+    routed_TD = run(x_TD, routing, layout, weights, swiglu_limit)
+    return routed_TD + dense(
+        x_TD,
+        weights.shared_gate_proj,
+        weights.shared_up_proj,
+        weights.shared_down_proj,
+        swiglu_limit,
+    )
+
+
+def dense(x_TD: Tensor, gate: Tensor, up: Tensor, down: Tensor, swiglu_limit: float) -> Tensor:
+    """Clamped SwiGLU block: [T, D]."""
+    return F.linear(swiglu(F.linear(x_TD, gate), F.linear(x_TD, up), swiglu_limit), down)
+
+
+def route(x_TD: Tensor, router: Tensor, router_bias: Tensor, rule: RoutingRule) -> Routing:
     """Choose experts by corrected score and weigh them by the uncorrected one, in float32."""
     scores_TR = sigmoid(F.linear(x_TD.float(), router))
     choice_TR = scores_TR + router_bias
-    if n_group > 1:
-        choice_TR = _keep_groups(choice_TR, n_group, topk_group)
-    experts_TK = top_k_indices(choice_TR, num_experts_per_tok)
+    if rule.n_group > 1:
+        choice_TR = _keep_groups(choice_TR, rule.n_group, rule.topk_group)
+    experts_TK = top_k_indices(choice_TR, rule.num_experts_per_tok)
     weights_TK = scores_TR.gather(1, experts_TK)
-    if norm_topk_prob:
+    if rule.norm_topk_prob:
         weights_TK = weights_TK / (weights_TK.sum(dim=1, keepdim=True) + 1e-20)
-    return Routing(experts_TK, weights_TK * routed_scaling_factor)
+    return Routing(experts_TK, weights_TK * rule.routed_scaling_factor)
 
 
 def lay_out(experts_TK: Tensor, is_live_T: Tensor, num_experts: int, row_tile: int) -> Layout:
@@ -83,21 +123,17 @@ def lay_out(experts_TK: Tensor, is_live_T: Tensor, num_experts: int, row_tile: i
 
 
 def run(
-    x_TD: Tensor,
-    routing: Routing,
-    layout: Layout,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    swiglu_limit: float,
+    x_TD: Tensor, routing: Routing, layout: Layout, weights: MoeWeights, swiglu_limit: float
 ) -> Tensor:
     """Sum of the chosen experts' outputs times their weights, [T, D]; float32 accumulation."""
     with_zeros = F.pad(x_TD, (0, 0, 0, 1))
     x_XD = with_zeros.index_select(0, layout.token_X)
     hidden = swiglu(
-        _grouped(x_XD, gate, layout.ends_R), _grouped(x_XD, up, layout.ends_R), swiglu_limit
+        _grouped(x_XD, weights.experts_gate, layout.ends_R),
+        _grouped(x_XD, weights.experts_up, layout.ends_R),
+        swiglu_limit,
     )
-    y_XD = _grouped(hidden, down, layout.ends_R)
+    y_XD = _grouped(hidden, weights.experts_down, layout.ends_R)
     # The grouped product leaves rows behind the last end unwritten: replace, do not multiply.
     is_written = torch.arange(y_XD.shape[0], device=y_XD.device) < layout.ends_R[-1]
     y_XD = torch.where(is_written.unsqueeze(1), y_XD, 0.0)

@@ -19,6 +19,26 @@ SUB_CHUNK = 16  # exp(5 * 16) fits float32, exp(5 * 18) does not; the decay is a
 _L2_EPS = 1e-6
 
 
+class KdaWeights(NamedTuple):
+    """Weights of a KDA block, in the order of the ops' arguments."""
+
+    q_proj: Tensor
+    k_proj: Tensor
+    v_proj: Tensor
+    q_conv: Tensor
+    k_conv: Tensor
+    v_conv: Tensor
+    f_a_proj: Tensor
+    f_b_proj: Tensor
+    dt_bias: Tensor
+    a_log: Tensor
+    b_proj: Tensor
+    g_a_proj: Tensor
+    g_b_proj: Tensor
+    o_norm: Tensor
+    o_proj: Tensor
+
+
 class Gates(NamedTuple):
     """Float32 inputs of the recurrence; q and k are normalised, q carries 1/sqrt(K)."""
 
@@ -27,6 +47,17 @@ class Gates(NamedTuple):
     v_THK: Tensor
     g_THK: Tensor
     beta_TH: Tensor
+
+
+def project(x_TD: Tensor, weights: KdaWeights) -> Tensor:
+    """Raw q|k|v, the input of the convolution: [T, 3*C]."""
+    projections = (weights.q_proj, weights.k_proj, weights.v_proj)
+    return torch.cat([F.linear(x_TD, projection) for projection in projections], dim=1)
+
+
+def taps(weights: KdaWeights) -> Tensor:
+    """Convolution weights of q|k|v, oldest tap first: [W, 3*C]."""
+    return torch.cat((weights.q_conv.t(), weights.k_conv.t(), weights.v_conv.t()), dim=1)
 
 
 def convolve(window_XC: Tensor, taps_WC: Tensor, tokens: int) -> Tensor:
@@ -45,23 +76,17 @@ def convolve_step(window_BWC: Tensor, taps_WC: Tensor) -> Tensor:
     return F.silu((window_BWC.float() * taps_WC).sum(dim=1)).to(window_BWC.dtype)
 
 
-def gates(
-    mixed_TC: Tensor,
-    decay_TC: Tensor,
-    beta_TH: Tensor,
-    *,
-    dt_bias: Tensor,
-    a_log: Tensor,
-    lower_bound: float,
-) -> Gates:
-    """Turn convolved q|k|v, decay and beta projections into the recurrence's inputs."""
+def gates(x_TD: Tensor, mixed_TC: Tensor, weights: KdaWeights, lower_bound: float) -> Gates:
+    """Project decay and beta, and split convolved q|k|v, into the recurrence's inputs."""
+    decay_TC = F.linear(F.linear(x_TD, weights.f_a_proj), weights.f_b_proj)
+    beta_TH = F.linear(x_TD, weights.b_proj)
     tokens, heads = beta_TH.shape
     q_THK, k_THK, v_THK = (
         part.view(tokens, heads, -1).float() for part in mixed_TC.chunk(3, dim=1)
     )
     size = q_THK.shape[2]
-    decay_THK = (decay_TC.float() + dt_bias).view(tokens, heads, size)
-    g_THK = lower_bound * sigmoid(torch.exp(a_log).unsqueeze(1) * decay_THK)
+    decay_THK = (decay_TC.float() + weights.dt_bias).view(tokens, heads, size)
+    g_THK = lower_bound * sigmoid(torch.exp(weights.a_log).unsqueeze(1) * decay_THK)
     return Gates(
         _l2_normalise(q_THK) * size**-0.5,
         _l2_normalise(k_THK),
@@ -132,10 +157,11 @@ def chunk(gates: Gates, state_HKK: Tensor) -> tuple[Tensor, Tensor]:
     return output.transpose(0, 1), state
 
 
-def gated_norm(output_THK: Tensor, gate_TC: Tensor, o_norm: Tensor, eps: float) -> Tensor:
-    """Normalise each head in float32, gate it, and round: [T, C] in the gate's dtype."""
-    normed = rms_norm(output_THK, o_norm.float(), eps)
-    return (normed.flatten(1) * sigmoid(gate_TC.float())).to(gate_TC.dtype)
+def finish(x_TD: Tensor, output_THK: Tensor, weights: KdaWeights, eps: float) -> Tensor:
+    """Normalise each head in float32, gate it, round, and project: [T, D]."""
+    gate_TC = F.linear(F.linear(x_TD, weights.g_a_proj), weights.g_b_proj)
+    normed_TC = rms_norm(output_THK, weights.o_norm.float(), eps).flatten(1)
+    return F.linear((normed_TC * sigmoid(gate_TC.float())).to(x_TD.dtype), weights.o_proj)
 
 
 def _l2_normalise(x: Tensor) -> Tensor:

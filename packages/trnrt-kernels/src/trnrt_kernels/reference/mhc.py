@@ -11,14 +11,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trnrt_kernels.reference.elementwise import sigmoid
+from trnrt_kernels.common.collectives import all_reduce
+from trnrt_kernels.reference.elementwise import rms_norm, sigmoid
+
+
+class HalfWeights(NamedTuple):
+    """Coefficients and input norm of one half, in the order of the ops' arguments."""
+
+    fn: Tensor
+    base: Tensor
+    scale: Tensor
+    norm: Tensor
+
+
+class Constants(NamedTuple):
+    """Numbers of the streams, in the order of the ops' arguments."""
+
+    rms_norm_eps: float
+    hc_eps: float
+    hc_sinkhorn_iters: int
 
 
 class Collapsed(NamedTuple):
     """What the streams give a half, and how its output goes back into them.
 
     Fields:
-        hidden_TD: input of the half before its norm, activation dtype.
+        hidden_TD: input of the half, activation dtype.
         post_TN: weight of the half's output per stream; float32.
         comb_TNN: stream mix [from, to], doubly stochastic up to eps; float32.
     """
@@ -29,34 +47,39 @@ class Collapsed(NamedTuple):
 
 
 def collapse(
-    streams_TND: Tensor,
-    fn: Tensor,
-    base: Tensor,
-    scale: Tensor,
-    *,
-    rms_norm_eps: float,
-    hc_eps: float,
-    hc_sinkhorn_iters: int,
+    streams_TND: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constants: Constants
 ) -> Collapsed:
-    """Compute a half's mixing coefficients and collapse the streams into its input."""
+    """Compute a half's mixing coefficients and collapse the streams into its unnormed input."""
     tokens, streams, hidden = streams_TND.shape
     parts = [streams, streams, streams * streams]
     wide_TND = streams_TND.float()
-    coefficients = _coefficients(wide_TND.flatten(1), fn, rms_norm_eps)
+    coefficients = _coefficients(wide_TND.flatten(1), fn, constants.rms_norm_eps)
     pre, post, comb = torch.split(coefficients, parts, dim=1)
     base_pre, base_post, base_comb = torch.split(base, parts)
-    pre_TN = sigmoid(pre * scale[0] + base_pre) + hc_eps
+    pre_TN = sigmoid(pre * scale[0] + base_pre) + constants.hc_eps
     post_TN = 2 * sigmoid(post * scale[1] + base_post)
     logits_TNN = (comb * scale[2] + base_comb).view(tokens, streams, streams)
-    comb_TNN = _sinkhorn(torch.softmax(logits_TNN, dim=-1) + hc_eps, hc_eps, hc_sinkhorn_iters)
+    start_TNN = torch.softmax(logits_TNN, dim=-1) + constants.hc_eps
+    comb_TNN = _sinkhorn(start_TNN, constants.hc_eps, constants.hc_sinkhorn_iters)
     hidden_TD = torch.bmm(pre_TN.unsqueeze(1), wide_TND).view(tokens, hidden)
     return Collapsed(hidden_TD.to(streams_TND.dtype), post_TN, comb_TNN)
 
 
-def mix(collapsed: Collapsed, output_TD: Tensor, streams_TND: Tensor) -> Tensor:
-    """Write a half's output into the mixed streams: `post[j] * y + sum_i comb[i, j] * X[i]`."""
-    written_TND = collapsed.post_TN.unsqueeze(2) * output_TD.float().unsqueeze(1)
-    mixed_TND = torch.baddbmm(written_TND, collapsed.comb_TNN.transpose(1, 2), streams_TND.float())
+def enter(streams_TND: Tensor, weights: HalfWeights, constants: Constants) -> Collapsed:
+    """Begin a half: collapse the streams and normalise the input of its block."""
+    collapsed = collapse(streams_TND, weights.fn, weights.base, weights.scale, constants)
+    normed_TD = rms_norm(collapsed.hidden_TD, weights.norm, constants.rms_norm_eps)
+    return collapsed._replace(hidden_TD=normed_TD)
+
+
+def leave(half: Collapsed, output_TD: Tensor, streams_TND: Tensor, group_name: str) -> Tensor:
+    """End a half: sum its output over the ranks and write it into the mixed streams.
+
+    Stream j becomes `post[j] * y + sum_i comb[i, j] * X[i]`.
+    """
+    y_TD = all_reduce(output_TD, group_name).float()
+    written_TND = half.post_TN.unsqueeze(2) * y_TD.unsqueeze(1)
+    mixed_TND = torch.baddbmm(written_TND, half.comb_TNN.transpose(1, 2), streams_TND.float())
     return mixed_TND.to(streams_TND.dtype)
 
 

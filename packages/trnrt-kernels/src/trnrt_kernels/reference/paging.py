@@ -1,9 +1,9 @@
-"""Addressing of paged caches by pools.
+"""Paged caches, addressed by pools.
 
-A page holds whole pools of P tokens, so a cache [Z pages, T tokens, L] is read and written as rows
-[Z*T/P, P*L] of one pool each: one index moves P neighbouring tokens. Whoever writes the first
-token of a pool clears the rest of it; a pool in use therefore never holds what an earlier owner
-left there, and a masked token in it is finite.
+A page holds whole pools of P tokens, so a token cache [Z pages, page_size, L] is read and written
+as rows [pools, P*L] of one pool each: one index moves P neighbouring tokens. Whoever writes the
+first token of a pool clears the rest of it; a pool in use therefore never holds what an earlier
+owner left there, and a masked token in it is finite.
 
 FP8 rows are moved as bytes: torch neither gathers nor scatters float8.
 """
@@ -20,24 +20,6 @@ def pool_rows(cache_ZTL: Tensor, pool_size: int) -> Tensor:
     """View a token cache as one row per pool: [pools, P*L]."""
     pages, page_size, features = cache_ZTL.shape
     return cache_ZTL.view(pages * page_size // pool_size, pool_size * features)
-
-
-def physical_pools(block_table: Tensor, pools: Tensor, pools_a_page: int) -> Tensor:
-    """Map logical pools to pool rows.
-
-    Args:
-        block_table: page ids [pages], or [B, pages] with a row for each row of `pools`.
-        pools: logical pool ids [n] or [B, n].
-    """
-    page = torch.div(pools, pools_a_page, rounding_mode="floor")
-    pages = block_table[page] if block_table.dim() == 1 else block_table.gather(1, page)
-    return pages * pools_a_page + pools % pools_a_page
-
-
-def all_pools(block_table: Tensor, pools_a_page: int) -> Tensor:
-    """Pool rows of every page, in order: [..., pages * pools_a_page]."""
-    pool = torch.arange(pools_a_page, device=block_table.device)
-    return (block_table.unsqueeze(-1) * pools_a_page + pool).flatten(-2)
 
 
 def read_rows(rows_RX: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
@@ -57,60 +39,160 @@ def write_rows(rows_RX: Tensor, index_N: Tensor, values_NX: Tensor) -> None:
         rows_RX.index_copy_(0, index_N, values_NX.to(rows_RX.dtype))
 
 
-def place_token(kept_BPX: Tensor, new_BX: Tensor, offset_B: Tensor) -> Tensor:
-    """Put one token into each row's pool at its offset: kept before it, zeros behind it."""
-    member = torch.arange(kept_BPX.shape[1], device=offset_B.device).unsqueeze(0)
-    offset = offset_B.unsqueeze(1)
-    shape = (*member.shape, *(1,) * (kept_BPX.dim() - 2))
-    kept = torch.where((member < offset).view(-1, *shape[1:]), kept_BPX, 0.0)
-    return torch.where((member == offset).view(-1, *shape[1:]), new_BX.unsqueeze(1), kept)
+class BatchPages:
+    """Where one token of each of B sequences lies in the paged caches.
 
-
-class ChunkFrame:
-    """A chunk of one sequence on the grid of its pools.
-
-    The frame starts at the first token of the pool the chunk continues; its first `offset` tokens
-    come from the cache, then the chunk's live tokens, then zeros. It has room for T tokens at any
-    offset, so its size does not depend on where the chunk starts.
+    Attributes:
+        positions: position of each token [B].
+        num_complete: complete pools of each sequence, the token's own included [B].
+        num_pools: pools the block table has room for.
     """
 
-    def __init__(self, start: Tensor, num_tokens: Tensor, rows: int, pool_size: int) -> None:
-        self.start = start
-        self.num_tokens = num_tokens
+    def __init__(
+        self, positions_B: Tensor, block_table_BP: Tensor, *, page_size: int, pool_size: int
+    ) -> None:
         self.pool_size = pool_size
-        self.num_pools = -(-rows // pool_size) + 1
-        self.offset = start % pool_size
-        self.end = self.offset + num_tokens
-        self.first_pool = torch.div(start, pool_size, rounding_mode="floor")
-        self.rows = rows
+        self.positions = positions_B
+        self._block_table = block_table_BP
+        self._pools_a_page = page_size // pool_size
+        self._offset = positions_B % pool_size
+        self.num_complete = (positions_B + 1).div(pool_size, rounding_mode="floor")
+        self.num_pools = block_table_BP.shape[1] * self._pools_a_page
+        self._own_rows = self.physical(self.own_pools()).squeeze(1)
 
-    def positions(self) -> Tensor:
-        """Position of each row of the chunk; rows behind the last live one repeat its position."""
-        row = torch.arange(self.rows, device=self.start.device)
-        return self.start + torch.minimum(row, self.num_tokens - 1)
+    def own_pools(self) -> Tensor:
+        """Logical pool of each token: [B, 1]."""
+        return self.positions.div(self.pool_size, rounding_mode="floor").unsqueeze(1)
 
-    def fill(self, kept_PX: Tensor, new_TX: Tensor) -> Tensor:
-        """Lay kept and new tokens out by pool: [pools, P, ...]."""
-        size = self.num_pools * self.pool_size
+    def physical(self, pools_BN: Tensor) -> Tensor:
+        """Map logical pools to pool rows."""
+        page = pools_BN.div(self._pools_a_page, rounding_mode="floor")
+        pages = self._block_table.gather(1, page)
+        return pages * self._pools_a_page + pools_BN % self._pools_a_page
+
+    def all_pools(self) -> Tensor:
+        """Pool rows of every page in order: [B, num_pools]."""
+        pool = torch.arange(self._pools_a_page, device=self.positions.device)
+        return (self._block_table.unsqueeze(2) * self._pools_a_page + pool).flatten(1)
+
+    def write_tokens(self, cache_ZTL: Tensor, new_BL: Tensor) -> None:
+        """Append a token to a token cache."""
+        rows = pool_rows(cache_ZTL, self.pool_size)
+        kept = read_rows(rows, self._own_rows, new_BL.dtype)
+        placed = self._place(kept.view(-1, self.pool_size, new_BL.shape[1]), new_BL)
+        write_rows(rows, self._own_rows, placed.flatten(1))
+
+    def extend_open_pool(self, open_pool: Tensor, slots_B: Tensor, new_BX: Tensor) -> Tensor:
+        """Append a token to the open pool of each slot and return its members: [B, P, ...]."""
+        kept = open_pool.index_select(0, slots_B)
+        room = kept.new_zeros(kept.shape[0], 1, *kept.shape[2:])
+        members = self._place(torch.cat((kept, room), dim=1), new_BX)
+        open_pool.index_copy_(0, slots_B, members[:, :-1])
+        return members
+
+    def write_pools(self, cache_ZBJ: Tensor, pooled_BJ: Tensor) -> None:
+        """Write what was pooled from `extend_open_pool`; it counts once the pool is complete."""
+        write_rows(cache_ZBJ.view(-1, cache_ZBJ.shape[2]), self._own_rows, pooled_BJ)
+
+    def _place(self, kept_BPX: Tensor, new_BX: Tensor) -> Tensor:
+        """Put the token at its offset: kept tokens before it, zeros behind it."""
+        shape = (1, self.pool_size, *(1,) * (kept_BPX.dim() - 2))
+        member = torch.arange(self.pool_size, device=self.positions.device).view(shape)
+        offset = self._offset.view(-1, *(1,) * (kept_BPX.dim() - 1))
+        kept = torch.where(member < offset, kept_BPX, 0.0)
+        return torch.where(member == offset, new_BX.unsqueeze(1), kept)
+
+
+class ChunkPages:
+    """Where a chunk of one sequence lies in the paged caches.
+
+    The chunk is laid on a frame of whole pools that starts at the first token of the pool it
+    continues: the first `offset` tokens come from the cache, then the live tokens, then zeros. A
+    frame has room for T tokens at any offset, so its size does not depend on where it starts.
+
+    Attributes:
+        positions: position of each row [T]; rows behind the last live one repeat its position.
+        num_complete: complete pools up to each row [T].
+        num_pools: pools the block table has room for.
+    """
+
+    def __init__(
+        self,
+        start: Tensor,
+        num_tokens: Tensor,
+        block_table_P: Tensor,
+        *,
+        num_rows: int,
+        page_size: int,
+        pool_size: int,
+    ) -> None:
+        self.pool_size = pool_size
+        self._block_table = block_table_P
+        self._pools_a_page = page_size // pool_size
+        self._num_rows = num_rows
+        self._num_frame_pools = -(-num_rows // pool_size) + 1
+        self._offset = start % pool_size
+        self._end = self._offset + num_tokens
+        row = torch.arange(num_rows, device=start.device)
+        self.positions = start + torch.minimum(row, num_tokens - 1)
+        self.num_complete = (self.positions + 1).div(pool_size, rounding_mode="floor")
+        self.num_pools = block_table_P.shape[0] * self._pools_a_page
+        self._frame_rows = self._rows_of_frame(start)
+
+    def own_pools(self) -> Tensor:
+        """Logical pool of each row: [T, 1]."""
+        return self.positions.div(self.pool_size, rounding_mode="floor").unsqueeze(1)
+
+    def physical(self, pools: Tensor) -> Tensor:
+        """Map logical pools to pool rows."""
+        page = pools.div(self._pools_a_page, rounding_mode="floor")
+        pages = self._block_table.index_select(0, page.flatten()).view(pools.shape)
+        return pages * self._pools_a_page + pools % self._pools_a_page
+
+    def all_pools(self) -> Tensor:
+        """Pool rows of every page in order: [num_pools]."""
+        pool = torch.arange(self._pools_a_page, device=self.positions.device)
+        return (self._block_table.unsqueeze(1) * self._pools_a_page + pool).flatten()
+
+    def write_tokens(self, cache_ZTL: Tensor, new_TL: Tensor) -> None:
+        """Append the live tokens to a token cache."""
+        rows = pool_rows(cache_ZTL, self.pool_size)
+        kept = read_rows(rows, self._frame_rows[:1], new_TL.dtype).view(self.pool_size, -1)
+        write_rows(rows, self._frame_rows, self._fill(kept, new_TL).flatten(1))
+
+    def extend_open_pool(self, open_pool: Tensor, slot: Tensor, new_TX: Tensor) -> Tensor:
+        """Append the live tokens to the slot's open pool and return all pools: [F, P, ...].
+
+        What is left open behind the last complete pool becomes the slot's open pool.
+        """
+        members = self._fill(open_pool.index_select(0, slot).squeeze(0), new_TX)
+        first_open = self._end.div(self.pool_size, rounding_mode="floor") * self.pool_size
+        member = torch.arange(self.pool_size - 1, device=slot.device)
+        still_open = members.flatten(0, 1).index_select(0, first_open + member)
+        open_pool.index_copy_(0, slot, still_open.unsqueeze(0))
+        return members
+
+    def write_pools(self, cache_ZBJ: Tensor, pooled_FJ: Tensor) -> None:
+        """Write what was pooled from `extend_open_pool`; incomplete pools are written over."""
+        write_rows(cache_ZBJ.view(-1, cache_ZBJ.shape[2]), self._frame_rows, pooled_FJ)
+
+    def _rows_of_frame(self, start: Tensor) -> Tensor:
+        """Pool row of each pool of the frame; row 0, which is scratch, where it is unused."""
+        pool = torch.arange(self._num_frame_pools, device=start.device)
+        logical = start.div(self.pool_size, rounding_mode="floor") + pool
+        physical = self.physical(logical.clamp(max=self.num_pools - 1))
+        return torch.where(pool * self.pool_size < self._end, physical, 0)
+
+    def _fill(self, kept_PX: Tensor, new_TX: Tensor) -> Tensor:
+        """Lay kept and new tokens out on the frame: [F, P, ...]."""
+        size = self._num_frame_pools * self.pool_size
         place = torch.arange(size, device=new_TX.device)
-        token = (place - self.offset).clamp(0, self.rows - 1)
+        new = new_TX.index_select(0, (place - self._offset).clamp(0, self._num_rows - 1))
         kept = kept_PX.index_select(0, place.clamp(max=kept_PX.shape[0] - 1))
         column = (size, *(1,) * (new_TX.dim() - 1))
-        framed = torch.where(
-            (place < self.offset).view(column), kept, new_TX.index_select(0, token)
-        )
-        framed = torch.where((place < self.end).view(column), framed, 0.0)
-        return framed.view(self.num_pools, self.pool_size, *new_TX.shape[1:])
+        framed = torch.where((place < self._offset).view(column), kept, new)
+        framed = torch.where((place < self._end).view(column), framed, 0.0)
+        return framed.view(self._num_frame_pools, self.pool_size, *new_TX.shape[1:])
 
-    def open_members(self, frame_NPX: Tensor) -> Tensor:
-        """The P-1 tokens from the start of the pool that is open after the chunk."""
-        open_pool = torch.div(self.end, self.pool_size, rounding_mode="floor")
-        member = torch.arange(self.pool_size - 1, device=open_pool.device)
-        return frame_NPX.flatten(0, 1).index_select(0, open_pool * self.pool_size + member)
 
-    def rows_to_write(self, block_table_P: Tensor, pools_a_page: int) -> Tensor:
-        """Physical row of each pool of the frame; row 0, which is scratch, where it is unused."""
-        pool = torch.arange(self.num_pools, device=block_table_P.device)
-        logical = (self.first_pool + pool).clamp(max=block_table_P.shape[0] * pools_a_page - 1)
-        physical = physical_pools(block_table_P, logical, pools_a_page)
-        return torch.where(pool * self.pool_size < self.end, physical, 0)
+Pages = BatchPages | ChunkPages

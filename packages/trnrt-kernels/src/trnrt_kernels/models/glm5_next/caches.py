@@ -34,7 +34,8 @@ class CacheGeometry:
     def __post_init__(self) -> None:
         if self.page_size < 1 or self.num_scratch < 1:
             raise ValueError(
-                f"page_size ({self.page_size}) and num_scratch ({self.num_scratch}) must be positive"
+                f"page_size ({self.page_size}) and num_scratch ({self.num_scratch}) "
+                f"must be positive"
             )
         for name in ("num_pages", "num_state_slots"):
             if getattr(self, name) <= self.num_scratch:

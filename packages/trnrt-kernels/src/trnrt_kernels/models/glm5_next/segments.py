@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from torch import Tensor
@@ -19,10 +20,19 @@ from trnrt_kernels.models.glm5_next.inputs import DecodeInputs, PrefillInputs
 from trnrt_kernels.models.glm5_next.layers import Segment, SegmentKind
 from trnrt_kernels.models.glm5_next.weights import Weights
 from trnrt_kernels.registry import get_spec
+from trnrt_kernels.sampling import SamplingInputs, SamplingState, sample, sample_greedy
 
 Resolve = Callable[[Phase, str], Callable[..., Any]]
 StepFn = Callable[..., tuple[Tensor, ...]]
 StepInputs = DecodeInputs | PrefillInputs
+
+
+class HeadVariant(StrEnum):
+    """What the head segment ends in: logits, the likeliest token, or a drawn one."""
+
+    LOGITS = "logits"
+    GREEDY = "greedy"
+    SAMPLE = "sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,29 @@ def segment_call(
         own[name] if name in own else getattr(config, name) for name, _ in spec.constants
     )
     return SegmentCall(kind, spec, constants)
+
+
+def head_step_fn(call: SegmentCall, resolve: Resolve, variant: HeadVariant) -> StepFn:
+    """The head and what follows it in the same graph.
+
+    `SAMPLE` takes the tensors of `SamplingInputs` and `SamplingState` behind the op's own and
+    draws for as many rows as the former have: rows that only pad the product are left out.
+    """
+    head = call.step_fn(resolve)
+    if variant is HeadVariant.LOGITS:
+        return head
+    if variant is HeadVariant.GREEDY:
+        return lambda *tensors: tuple(sample_greedy(head(*tensors)[0]))
+    num_own = len(call.spec.arguments)
+    num_settings = len(SamplingInputs._fields)
+
+    def drawn(*tensors: Tensor) -> tuple[Tensor, ...]:
+        (logits,) = head(*tensors[:num_own])
+        settings = SamplingInputs(*tensors[num_own : num_own + num_settings])
+        state = SamplingState(*tensors[num_own + num_settings :])
+        return tuple(sample(logits[: settings.slots_B.shape[0]], settings, state))
+
+    return drawn
 
 
 def segment_weights(spec: KernelSpec, segment: Segment, weights: Weights) -> tuple[Tensor, ...]:
