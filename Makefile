@@ -27,7 +27,8 @@ ifndef UV_FIND_LINKS
 UV_FIND_LINKS := $(call links,$(PIP_FIND_LINKS))
 endif
 ifndef UV_FIND_LINKS
-UV_FIND_LINKS := $(call links,$(shell $(PYTHON) -m pip config list 2>/dev/null | sed -n \
+UV_FIND_LINKS := $(call links,$(shell for python in $(TOOLS)/bin/python $(PYTHON); do \
+	$$python -m pip config list 2>/dev/null && break; done | sed -n \
 	-e 's/\\n/ /g' -e "s/['\"]//g" -e 's/^install.find-links=/1 /p' -e 's/^global.find-links=/2 /p' \
 	| sort | head -n 1 | cut -c 3-))
 endif
