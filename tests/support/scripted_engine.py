@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trnrt_engine.api import (
+    EngineHealth,
     EngineInfo,
     EngineRequest,
     EngineStats,
@@ -97,6 +98,7 @@ class ScriptedEngine:
         self.step_gate = asyncio.Event()
         self.step_gate.set()
         self._steps = self._finished = self._failed = 0
+        self.is_alive = True
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -193,6 +195,17 @@ class ScriptedEngine:
             num_output_tokens=running.num_output,
             **fields,  # type: ignore[arg-type]
         )
+
+    def health(self) -> EngineHealth:
+        return EngineHealth(is_alive=self.is_alive, is_ready=self.is_alive)
+
+    async def drain(self, *, grace_s: float | None = None) -> None:
+        async with asyncio.timeout(grace_s):
+            while self._running:
+                await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        self.is_alive = False
 
     def drop_all(self) -> None:
         """Forget every request, as a killed process does."""

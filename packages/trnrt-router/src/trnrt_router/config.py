@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,3 +44,24 @@ class RouterConfig:
         for name in ("first_byte_wait_s", "inline_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
+
+
+def engine_environment(
+    num_engines: int, *, given: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the environment of an engine's process.
+
+    The threads of the box are divided by the number of engines, unless the user has set a number.
+    The engine gets its settings as flags; the file behind `TRNRT_CONFIG` is the parent's.
+    """
+    threads = max(1, len(os.sched_getaffinity(0)) // num_engines)
+    inherited = {name: value for name, value in given.items() if name != "TRNRT_CONFIG"}
+    return {"OMP_NUM_THREADS": str(threads), **inherited}
+
+
+def bound_text_threads() -> None:
+    """Keep the tokenizer to one thread per call, before its library is loaded.
+
+    A huge prompt must not take every core from the engines beside the router.
+    """
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")

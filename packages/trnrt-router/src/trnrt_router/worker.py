@@ -17,7 +17,7 @@ import msgspec
 from litestar import Litestar, Request, Response, get, post
 from litestar.response import Stream
 
-from trnrt_engine.api import EngineInfo, EngineRequest, EngineStats, TokenDelta
+from trnrt_engine.api import EngineHealth, EngineInfo, EngineRequest, EngineStats, TokenDelta
 from trnrt_engine.errors import (
     EngineOverloaded,
     EngineUnavailable,
@@ -45,6 +45,9 @@ class ServedEngine(Protocol):
     async def submit(self, request: EngineRequest) -> None: ...
     async def abort(self, request_id: str) -> None: ...
     def frames(self) -> AsyncIterator[list[TokenDelta]]: ...
+    def health(self) -> EngineHealth: ...
+    async def drain(self, *, grace_s: float | None = None) -> None: ...
+    async def close(self) -> None: ...
 
 
 class StreamGone(Exception):
@@ -213,9 +216,10 @@ def create_worker_app(worker: Worker) -> Litestar:
         return _reply(worker.engine().stats())
 
     @get("/stream")
-    async def stream(protocol: int) -> Stream | Response[bytes]:
-        if protocol != PROTOCOL_VERSION:
-            message = f"this engine speaks protocol {PROTOCOL_VERSION}, the router {protocol}"
+    async def stream(request: Request[Any, Any, Any]) -> Stream | Response[bytes]:
+        asked = request.query_params.get("protocol")
+        if asked != str(PROTOCOL_VERSION):
+            message = f"this engine speaks protocol {PROTOCOL_VERSION}, the router {asked}"
             return _reply(Refusal("ProtocolMismatch", message), status=409)
         worker.engine()  # not ready is a status, not an empty stream
         return Stream(worker.stream(), media_type=MSGPACK)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from litestar import Response, get
+from typing import Any
+
+from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from trnrt_router.errors import NotFound, Unavailable
@@ -29,8 +31,8 @@ def models_routes(service: Service) -> list[HTTPRouteHandler]:
 
     # A name may hold slashes, as repository ids do.
     @get("/v1/models/{name:path}", sync_to_thread=False)
-    def get_model(name: str) -> Response[bytes]:
-        asked = name.removeprefix("/")
+    def get_model(request: Request[Any, Any, Any]) -> Response[bytes]:
+        asked = request.path_params["name"].removeprefix("/")
         if asked != service.config.served_model_name:
             raise NotFound(
                 f"no model {asked!r} here; this server has {service.config.served_model_name!r}",

@@ -1,0 +1,142 @@
+"""Commands `serve`, `router` and `engine`. Imports nothing heavy until one of them runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from trnrt_kernels.serving import ENV_PREFIX, OPTIONS, config_file_option, options
+from trnrt_router.errors import TrnrtRouterError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+INSTALL_ENGINE = "pip install 'trnrt-router[engine]'"
+
+
+def _option(flag: str, **settings: Any) -> Callable[[F], F]:
+    """Make an option that can also come from `TRNRT_<NAME>`."""
+    name = flag.removeprefix("--").replace("-", "_")
+    return click.option(flag, name, envvar=ENV_PREFIX + name.upper(), show_envvar=True, **settings)
+
+
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def add_all(command: F) -> F:
+        for add in reversed(options):
+            command = add(command)
+        return command
+
+    return add_all
+
+
+COMMON = _options(
+    config_file_option,
+    _option("--model", required=True, help="Model folder, or the name of a shipped model (demo)."),
+    _option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    _option(
+        "--log-level",
+        type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
+        default="INFO",
+        show_default=True,
+    ),
+    _option(
+        "--grace-s",
+        type=click.FloatRange(min=0),
+        default=30.0,
+        show_default=True,
+        help="Seconds accepted requests may still take after SIGTERM.",
+    ),
+)
+FRONT = _options(
+    _option("--served-model-name", help="Name clients ask for  [default: the model's]"),
+    _option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    _option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True),
+    _option(
+        "--keepalive-s",
+        type=click.FloatRange(min=0, min_open=True),
+        default=15.0,
+        show_default=True,
+        help="Longest silence on a stream before a comment line.",
+    ),
+    _option(
+        "--max-body-mib",
+        type=click.IntRange(min=1),
+        default=128,
+        show_default=True,
+        help="Largest request body.",
+    ),
+)
+ENGINE = options(*OPTIONS)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="trnrt-router")
+def commands() -> None:
+    """OpenAI-compatible front of the trnrt inference engine."""
+
+
+@commands.command()
+@COMMON
+@FRONT
+@_option("--engines", type=click.IntRange(min=1), default=2, show_default=True)
+@ENGINE
+def serve(**settings: Any) -> None:
+    """Serve a model: engines and router, started, watched and drained as one."""
+    from trnrt_router.launch import launch_serve
+
+    if find_spec("trnrt_engine") is None:
+        raise click.ClickException(f"serving needs trnrt-engine: {INSTALL_ENGINE}")
+    engine_settings = {name: settings.pop(name) for name in OPTIONS}
+    _finish(lambda: launch_serve(engine_settings=engine_settings, **settings))
+
+
+@commands.command()
+@COMMON
+@FRONT
+@click.option(
+    "--engine-url",
+    "engine_urls",
+    multiple=True,
+    required=True,
+    help="An engine's address, http://HOST:PORT or unix:/PATH; once per engine.",
+)
+def router(**settings: Any) -> None:
+    """Run the router alone, in front of engines that were started elsewhere."""
+    from trnrt_router.launch import launch_router
+
+    _finish(lambda: launch_router(**settings))
+
+
+@commands.command()
+@COMMON
+@_option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@_option("--port", type=click.IntRange(0, 65535), default=8100, show_default=True)
+@click.option("--unix-socket", type=click.Path(path_type=Path), help="Listen here instead.")
+@click.option("--parent-pid", type=int, hidden=True, help="Die with this process.")
+@ENGINE
+def engine(**settings: Any) -> None:
+    """Run one engine alone, for routers to connect to."""
+    if find_spec("trnrt_engine") is None:
+        raise click.ClickException(f"this command needs trnrt-engine: {INSTALL_ENGINE}")
+    from trnrt_router.launch import launch_engine
+
+    engine_settings = {name: settings.pop(name) for name in OPTIONS}
+    _finish(lambda: launch_engine(engine_settings=engine_settings, **settings))
+
+
+def _finish(launch: Callable[[], int]) -> None:
+    """Run a process to its end and exit with its code; say plainly what stopped it."""
+    try:
+        code = launch()
+    except TrnrtRouterError as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(code)
+
+
+def main() -> None:
+    """Run `trnrt-router`."""
+    commands(prog_name="trnrt-router")
