@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trnrt_engine.api import SamplingParams
+from trnrt_engine.errors import ModelRefused
 from trnrt_engine.generation_config import GenerationConfig, read_generation_config
 
 
@@ -58,5 +59,5 @@ def test_single_end_token_is_one_of_a_list(tmp_path: Path) -> None:
 def test_value_that_cannot_be_served_names_the_file(
     tmp_path: Path, content: object, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=rf"generation_config\.json.*{message}"):
+    with pytest.raises(ModelRefused, match=rf"generation_config\.json.*{message}"):
         read(tmp_path, content)

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
-GraphsMode = Literal["auto", "compiled", "eager"]
+import click
+
+from trnrt_kernels.serving import OPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Settings of one engine.
+    """Settings of one engine; those of `trnrt_kernels.serving.OPTIONS` mean what they say there.
 
     Fields:
-        graphs: `compiled` runs compiled graphs or refuses, `eager` never does, `auto` takes
-            what is there.
         max_waiting: requests taken beyond those that can run at once.
     """
 
     model_dir: Path
-    graphs: GraphsMode = "auto"
+    backend: str = "auto"
+    dtype: str = "auto"
+    numeric_mode: str = "fast"
+    max_num_seqs: int = 12
+    max_model_len: int | None = None
+    max_num_batched_tokens: int | None = None
+    graphs: str = "auto"
+    cache_gib: float | None = None
     max_waiting: int = 256
 
     def __post_init__(self) -> None:
-        if self.graphs not in get_args(GraphsMode):
-            raise ValueError(
-                f"graphs is {self.graphs!r}, must be one of {', '.join(get_args(GraphsMode))}"
-            )
+        for name, option in OPTIONS.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            try:
+                option.type.convert(value, None, None)
+            except click.BadParameter as error:
+                raise ValueError(f"{name} is {value!r}: {error.message}") from error
         if self.max_waiting < 0:
             raise ValueError(f"max_waiting is {self.max_waiting}, must be at least 0")

@@ -21,6 +21,7 @@ from trnrt_engine.api import (
     RequestError,
     TokenDelta,
 )
+from trnrt_engine.config import EngineConfig
 from trnrt_engine.errors import DuplicateRequest, EngineOverloaded, EngineUnavailable
 from trnrt_engine.feed import Feed
 from trnrt_engine.intake import Turnover, make_request
@@ -28,11 +29,13 @@ from trnrt_engine.loop import Abort, Close, EngineCore, EngineLoop, stats_of
 
 logger = logging.getLogger(__name__)
 
+Progress = Callable[[str], None]
+
 
 class Engine:
     """One model, its caches and its loop.
 
-    Made by `run`; all methods belong to the event loop that called it.
+    Made by `start` or `run`; all methods belong to the event loop that called it.
     """
 
     def __init__(
@@ -60,6 +63,25 @@ class Engine:
             deliver=lambda deltas: self._call(self._take_deltas, deltas),
             clock=clock,
         )
+
+    @classmethod
+    async def start(cls, config: EngineConfig, *, progress: Progress | None = None) -> Self:
+        """Load a model and wait until it can serve.
+
+        Args:
+            progress: told in plain words what is being done; called from another thread.
+
+        Raises:
+            TrnrtEngineError, TrnrtKernelsError, OSError: the model or the settings cannot be
+                served; the message says why.
+        """
+
+        def build() -> EngineCore:
+            from trnrt_engine.loading import load_core
+
+            return load_core(config, progress=progress)
+
+        return await cls.run(build, max_waiting=config.max_waiting)
 
     @classmethod
     async def run(

@@ -7,10 +7,12 @@
     |   `-- DuplicateRequest  the id is in use
     |-- EngineOverloaded      refused for now, with a Retry-After
     |-- EngineUnavailable     draining, closed, or its loop has died
+    |-- ModelRefused          a model folder or a setting that cannot be served
     |-- GraphMissing          a compiled graph that was asked for is not there
     |-- DeadlineExceeded      not started in time
     |-- StepFailed            the step that carried the request raised
     |-- NonFiniteOutput       NaN or overflow in the request's own row
+    |-- GoldenError           a folder holds no golden data to verify against
     `-- IntegrityError        this program is wrong: accounting does not add up
 
 The last four reach a client as `RequestError` in its final delta, the others at once.
@@ -61,6 +63,10 @@ class EngineUnavailable(TrnrtEngineError):
     """The engine takes no requests: it drains, is closed, or its loop has died."""
 
 
+class ModelRefused(TrnrtEngineError, ValueError):
+    """A model folder holds, or a setting asks for, what cannot be served."""
+
+
 class GraphMissing(TrnrtEngineError):
     """The compiled graphs that were asked for are not in the cache."""
 
@@ -75,6 +81,10 @@ class StepFailed(TrnrtEngineError):
 
 class NonFiniteOutput(TrnrtEngineError):
     """A row's logits hold NaN or infinity."""
+
+
+class GoldenError(TrnrtEngineError, ValueError):
+    """A folder holds no golden data, or it cannot be read."""
 
 
 class IntegrityError(TrnrtEngineError):

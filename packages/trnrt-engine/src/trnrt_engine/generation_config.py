@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from trnrt_engine.api import SamplingParams
+from trnrt_engine.errors import ModelRefused
 from trnrt_engine.intake import check_sampling
 
 FILE_NAME = "generation_config.json"
@@ -44,7 +45,7 @@ def read_generation_config(
         eos_token_ids: of `config.json`, used where the file names none.
 
     Raises:
-        ValueError: the file is no JSON object or holds a value that cannot be served.
+        ModelRefused: the file is no JSON object or holds a value that cannot be served.
     """
     path = model_dir / FILE_NAME
     raw = _read_object(path) if path.exists() else {}
@@ -54,7 +55,7 @@ def read_generation_config(
         check_sampling(sampling, vocab_size=vocab_size)
         eos_ids = _eos_ids(raw.get("eos_token_id"), vocab_size)
     except (msgspec.ValidationError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ModelRefused(f"{path}: {error}") from error
     return GenerationConfig(eos_ids or eos_token_ids, sampling)
 
 
@@ -62,9 +63,9 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+        raise ModelRefused(f"{path} is not JSON: {error}") from error
     if not isinstance(raw, dict):
-        raise ValueError(f"{path} holds {type(raw).__name__}, must be a JSON object")
+        raise ModelRefused(f"{path} holds {type(raw).__name__}, must be a JSON object")
     return raw
 
 

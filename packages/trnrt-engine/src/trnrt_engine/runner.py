@@ -69,7 +69,14 @@ class LaunchedStep:
 
 
 class Runner:
-    """Owns caches, sampling state and block tables, and runs steps on them in launch order."""
+    """Owns caches, sampling state and block tables, and runs steps on them in launch order.
+
+    Args:
+        num_slots: state slots, scratch included.
+
+    Attributes:
+        caches: mutated by every step.
+    """
 
     def __init__(
         self,
@@ -81,7 +88,7 @@ class Runner:
         num_slots: int,
     ) -> None:
         self._model = model
-        self._caches = caches
+        self.caches = caches
         self._sampling_state = sampling_state
         self._buckets = buckets
         self._tables = BlockTables(num_slots=num_slots, max_pages=buckets.context_pages[-1])
@@ -107,7 +114,7 @@ class Runner:
         draw = Draw(request, slot, 0, chunk.stop_ids)
         sampling = sampling_inputs([draw], num_rows=1) if chunk.samples else None
         inputs = prefill_inputs(chunk, self._tables, self._buckets)
-        return self._model.prefill(inputs, self._caches, sampling, self._sampling_state)
+        return self._model.prefill(inputs, self.caches, sampling, self._sampling_state)
 
     def _decode(self, rows: Sequence[DecodeRow]) -> StepOutputs:
         for row in rows:
@@ -126,4 +133,4 @@ class Runner:
         is_greedy = all(draw.is_plain_greedy for draw in draws)
         num_rows = len(inputs.token_ids_B)
         sampling = None if is_greedy else sampling_inputs(draws, num_rows=num_rows)
-        return self._model.decode(inputs, self._caches, sampling, self._sampling_state)
+        return self._model.decode(inputs, self.caches, sampling, self._sampling_state)

@@ -32,9 +32,8 @@ from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.outbox import Outbox
 from trnrt_engine.plan import DecodeRow, PrefillChunk, SchedulerOutput, StepResult
 from trnrt_engine.request import Request, RequestStatus
+from trnrt_kernels.serving import GRID
 
-# The chunk form of the recurrence lives on this absolute grid: cuts elsewhere change bits.
-CHUNK_GRID = 64
 MAX_STEPS_IN_FLIGHT = 2
 
 
@@ -56,14 +55,14 @@ class Scheduler:
         token_budget: int,
         clock: Callable[[], float],
     ) -> None:
-        if token_budget < CHUNK_GRID:
-            raise ValueError(f"token_budget is {token_budget}, must be at least {CHUNK_GRID}")
+        if token_budget < GRID:
+            raise ValueError(f"token_budget is {token_budget}, must be at least {GRID}")
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._cache = cache
         self._metrics = metrics
         self._max_num_seqs = max_num_seqs
-        self._chunk_tokens = token_budget // CHUNK_GRID * CHUNK_GRID
+        self._chunk_tokens = token_budget // GRID * GRID
         self._clock = clock
         self._by_id: dict[str, Request] = {}
         self._deadlines: list[tuple[float, int, Request]] = []

@@ -1,0 +1,184 @@
+"""From a model folder to an engine core: what is cheap to refuse is refused before weights load."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from trnrt_engine.__about__ import __version__
+from trnrt_engine.api import EngineInfo
+from trnrt_engine.batch import Buckets
+from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.config import EngineConfig
+from trnrt_engine.generation_config import GenerationConfig, read_generation_config
+from trnrt_engine.intake import RequestLimits
+from trnrt_engine.loop import EngineCore
+from trnrt_engine.machine import free_memory_bytes
+from trnrt_engine.metrics import EngineMetrics
+from trnrt_engine.runner import Runner
+from trnrt_engine.scheduler import Scheduler
+from trnrt_kernels.memory_plan import MemoryPlan, plan_memory, weight_bytes
+from trnrt_kernels.models.checkpoint import open_checkpoint
+from trnrt_kernels.models.glm5_next.caches import CacheGeometry, Caches
+from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
+from trnrt_kernels.models.glm5_next.model import Model
+from trnrt_kernels.models.glm5_next.tensor_check import match_tensors
+from trnrt_kernels.models.glm5_next.weights import activation_dtype, load_weights
+from trnrt_kernels.numeric import NumericMode
+from trnrt_kernels.sampling import SamplingState
+from trnrt_kernels.serving import ServingShape, round_up
+
+logger = logging.getLogger(__name__)
+
+GIB = 2**30
+
+Progress = Callable[[str], None]
+
+
+def load_core(config: EngineConfig, *, progress: Progress | None = None) -> EngineCore:
+    """Load a model and put an engine core around it.
+
+    Raises:
+        TrnrtEngineError, TrnrtKernelsError, OSError: the folder or a setting cannot be served.
+    """
+    started_s = time.monotonic()
+    report = progress or _ignore
+    report("reading the model's configuration")
+    model_config = Glm5NextConfig.from_dir(config.model_dir)
+    generation = read_generation_config(
+        config.model_dir,
+        eos_token_ids=model_config.eos_token_ids,
+        vocab_size=model_config.vocab_size,
+    )
+    shape = _resolve_shape(config, model_config)
+    memory = plan_memory(
+        model_config, shape, cache_budget_bytes=_cache_budget(config, model_config, shape)
+    )
+    weights = load_weights(
+        config.model_dir, model_config, dtype=shape.dtype, progress=_percent_of(report)
+    )
+    report("preparing the model")
+    model = Model(model_config, weights, numeric_mode=NumericMode(shape.numeric_mode))
+    core = make_core(model, shape, memory, generation, model_name=config.model_dir.name)
+    logger.info(
+        "engine loaded model=%s dtype=%s pages=%d window=%d load_s=%.1f",
+        *(config.model_dir.name, shape.dtype, core.cache.num_pages, shape.max_model_len),
+        time.monotonic() - started_s,
+    )
+    return core
+
+
+def make_core(
+    model: Model,
+    shape: ServingShape,
+    memory: MemoryPlan,
+    generation: GenerationConfig,
+    *,
+    model_name: str,
+) -> EngineCore:
+    """Allocate caches for a model and put scheduler and runner around it."""
+    # Decode pads a batch to the row tile with scratch rows of its own.
+    num_scratch = round_up(memory.num_scratch, model.row_tile)
+    num_added = num_scratch - memory.num_scratch
+    geometry = CacheGeometry(
+        num_pages=memory.num_pages + num_added,
+        page_size=memory.page_size,
+        num_state_slots=memory.num_slots + num_added,
+        num_scratch=num_scratch,
+    )
+    vocab_size = model.config.vocab_size
+    runner = Runner(
+        model,
+        Caches.allocate(model.config, geometry, dtype=model.weights.dtype),
+        SamplingState.allocate(geometry.num_state_slots, vocab_size),
+        buckets=Buckets(
+            prefill_rows=shape.prefill_buckets,
+            decode_rows=shape.decode_buckets,
+            context_pages=tuple(tokens // shape.page_size for tokens in shape.context_buckets),
+        ),
+        num_slots=geometry.num_state_slots,
+    )
+    cache = CacheManager(
+        num_pages=geometry.num_pages - num_scratch,
+        page_size=geometry.page_size,
+        num_state_slots=geometry.num_state_slots - num_scratch,
+        num_scratch=num_scratch,
+    )
+    metrics = EngineMetrics()
+    return EngineCore(
+        scheduler=Scheduler(
+            cache=cache,
+            metrics=metrics,
+            max_num_seqs=shape.max_num_seqs,
+            token_budget=shape.max_num_batched_tokens,
+            clock=time.monotonic,
+        ),
+        runner=runner,
+        cache=cache,
+        metrics=metrics,
+        limits=RequestLimits(
+            vocab_size=vocab_size,
+            max_model_len=shape.max_model_len,
+            num_pages=cache.num_pages,
+            page_size=cache.page_size,
+            eos_token_ids=generation.eos_token_ids,
+        ),
+        info=EngineInfo(
+            model=model_name,
+            max_model_len=shape.max_model_len,
+            max_num_seqs=shape.max_num_seqs,
+            vocab_size=vocab_size,
+            eos_token_ids=generation.eos_token_ids,
+            backend=shape.backend,
+            version=__version__,
+            default_sampling=generation.sampling,
+        ),
+    )
+
+
+def _resolve_shape(config: EngineConfig, model_config: Glm5NextConfig) -> ServingShape:
+    dtype = config.dtype
+    if dtype == "auto":
+        entries = open_checkpoint(config.model_dir).entries
+        dtype = activation_dtype(match_tensors(model_config, entries))
+    return ServingShape.resolve(
+        window=model_config.max_position_embeddings,
+        index_kpool=model_config.index_kpool,
+        backend="cpu",
+        dtype=dtype,
+        numeric_mode=config.numeric_mode,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )
+
+
+def _cache_budget(
+    config: EngineConfig, model_config: Glm5NextConfig, shape: ServingShape
+) -> int | None:
+    """Return the bytes caches may take: what was asked for, else half of what will be free."""
+    if config.cache_gib is not None:
+        return int(config.cache_gib * GIB)
+    free = free_memory_bytes()
+    if free is None:
+        return None
+    return max(free - sum(weight_bytes(model_config, dtype=shape.dtype).values()), 0) // 2
+
+
+def _percent_of(report: Progress) -> Callable[[int, int], None]:
+    """Report bytes loaded in steps of five percent, each once."""
+    last = -1
+
+    def on_bytes(done: int, total: int) -> None:
+        nonlocal last
+        percent = 100 * done // max(total, 1) // 5 * 5
+        if percent != last:
+            last = percent
+            report(f"loading weights: {percent}%")
+
+    return on_bytes
+
+
+def _ignore(text: str) -> None:
+    del text
