@@ -22,10 +22,10 @@ def run(record: dict[str, Any]) -> Outcome:
     first: Answer | None = None
     for label, answer in _answers(record):
         if "*" not in allowed:
-            faults = [differences(answer, expect, record["compare"]) for expect in allowed]
+            faults = [differences(answer, expect, record.get("compare", {})) for expect in allowed]
             if all(faults):
                 return failed(f"{label}: {faults[0]}")
-        for text in record["must_not_appear"]:
+        for text in record.get("must_not_appear", []):
             if text in answer.reasoning or text in answer.content:
                 return failed(f"{label}: {text!r} appears")
         first = first or answer
@@ -35,21 +35,22 @@ def run(record: dict[str, Any]) -> Outcome:
 
 
 def _answers(record: dict[str, Any]) -> Iterator[tuple[str, Answer]]:
-    raw, starts_in, ended = record["raw"], record["start_in"], record["generation_ended"]
-    yield "non-streaming", read_text([raw], starts_in=starts_in, stop=(), ended=ended)
-    cuts = [*record["chunkings"].items(), *every_cut(raw, record["also_try"])]
+    raw, ended = record["raw"], record["generation_ended"]
+    starts_in = Section(record["start_in"])
+    yield "non-streaming", read_text([raw], starts_in=starts_in, ended=ended)
+    cuts = [*record["chunkings"].items(), *every_cut(raw, record.get("also_try", []))]
     for label, pieces in cuts:
         if "".join(pieces) != raw:
             raise ValueError(f"chunking {label!r} does not add up to the raw text")
-        yield label, read_text(pieces, starts_in=starts_in, stop=(), ended=ended)
+        yield label, read_text(pieces, starts_in=starts_in, ended=ended)
     for size in range(1, MAX_GROUP + 1):
         yield f"ids in groups of {size}", _read_ids(raw, size, starts_in=starts_in, ended=ended)
 
 
-def _read_ids(raw: str, group: int, *, starts_in: str, ended: str) -> Answer:
+def _read_ids(raw: str, group: int, *, starts_in: Section, ended: str) -> Answer:
     tokenizer = _demo_tokenizer()
     ids, stop_id = _encode_output(tokenizer, raw)
-    stream = ChoiceStream(tokenizer, starts_in=Section(starts_in))
+    stream = ChoiceStream(tokenizer, starts_in=starts_in)
     deltas = [
         stream.push(ids[start : start + group], stop_token_id=stop_id)
         for start in range(0, len(ids), group)

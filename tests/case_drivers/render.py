@@ -14,7 +14,10 @@ def render(record: dict[str, Any]) -> RenderedPrompt:
     """Render the conversation of a record with the request fields it names."""
     return _demo_template().render(
         record["messages"],
-        tools=record.get("tools"),
+        tools=[
+            tool if "function" in tool else {"type": "function", "function": tool}
+            for tool in record.get("tools") or []
+        ],
         add_generation_prompt=record.get("add_generation_prompt"),
         continue_final_message=record.get("continue_final_message", False),
         reasoning_effort=record.get("reasoning_effort"),

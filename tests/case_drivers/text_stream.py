@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from case_drivers import byte_stream
 from case_drivers.outcome import PASSED, Outcome, failed
-from case_drivers.texts import differences, every_cut, read_text
+from case_drivers.texts import (
+    allowed_answers,
+    differences,
+    every_cut,
+    read_text,
+    stream_options,
+)
 
 
 def run(record: dict[str, Any]) -> Outcome:
-    pieces, stop = record["pieces"], record.get("stop", [])
-    allowed = [record["expect"], *record.get("accept_instead", [])]
-    if "*" in allowed:
-        allowed = [{}]
+    if "pieces_hex" in record:
+        return byte_stream.run(record)
+    pieces, options, allowed = record["pieces"], stream_options(record), allowed_answers(record)
     raw = "".join(pieces)
     cuts = [
         ("as given", pieces),
@@ -20,20 +26,12 @@ def run(record: dict[str, Any]) -> Outcome:
         *every_cut(raw, ["every_char", "every_two_way_split"]),
     ]
     for label, cut in cuts:
-        answer = read_text(
-            cut,
-            starts_in=record.get("start_in", "content"),
-            stop=stop,
-            # Without a match the record says how the generation ended.
-            ended=record["expect"].get("finish_reason", "stop"),
-        )
-        faults = [differences(answer, _by_field(expect), {}) for expect in allowed]
+        # Without a match the record says how the generation ended.
+        answer = read_text(cut, ended=record["expect"].get("finish_reason", "stop"), **options)
+        faults = [differences(answer, expect, {}) for expect in allowed]
         if all(faults):
             return failed(f"{label}: {faults[0]}")
-        if shown := [text for text in stop if text in answer.content]:
+        shown = [text for text in options["stop"] if text in answer.content]
+        if shown and not options["include_stop_str"]:
             return failed(f"{label}: stop string {shown[0]!r} is visible")
     return PASSED
-
-
-def _by_field(expect: dict[str, Any]) -> dict[str, Any]:
-    return {("content" if name == "text" else name): value for name, value in expect.items()}

@@ -29,9 +29,30 @@ def join(deltas: Sequence[ChoiceDelta]) -> Answer:
     )
 
 
-def read_text(pieces: Sequence[str], *, starts_in: str, stop: Sequence[str], ended: str) -> Answer:
+def stream_options(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what a record of a stream kind says about its reader, as keyword arguments."""
+    stop = record.get("stop") or []
+    return {
+        "starts_in": Section(record.get("start_in", "content")),
+        "stop": [stop] if isinstance(stop, str) else stop,
+        "include_stop_str": record.get("include_stop_str_in_output", False),
+    }
+
+
+def allowed_answers(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what a record of a stream kind expects or accepts; `text` is the content."""
+    allowed = [record["expect"], *record.get("accept_instead", [])]
+    if "*" in allowed:
+        return [{}]
+    return [
+        {("content" if name == "text" else name): value for name, value in expect.items()}
+        for expect in allowed
+    ]
+
+
+def read_text(pieces: Sequence[str], *, ended: str, **options: Any) -> Answer:
     """Feed text pieces to a fresh stream; check that nothing follows a stop string."""
-    stream = TextStream(starts_in=Section(starts_in), stop=stop)
+    stream = TextStream(**options)
     deltas = []
     for piece in pieces:
         was_stopped = stream.matched_stop is not None
