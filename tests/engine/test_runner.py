@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import pytest
 import torch
 
 from support.paged_counter import VOCAB_SIZE, expected_outputs
+from support.stepped import SteppedCore
 from support.tensor_core import tensor_core
-from support.torch_counter import TorchCounter
-from trnrt_engine.api import EngineRequest, SamplingParams, TokenDelta
-from trnrt_engine.intake import make_request
-from trnrt_engine.loop import EngineCore
 from trnrt_engine.plan import StepResult
 from trnrt_engine.runner import LaunchedStep
 from trnrt_kernels.sampling import StepOutputs
@@ -20,44 +15,12 @@ from trnrt_kernels.sampling import StepOutputs
 PROMPT = [3, 1, 4, 1, 5]
 
 
-class Session:
-    """A core stepped by hand."""
+class Session(SteppedCore):
+    """A stepped core on the counting model."""
 
     def __init__(self, **fields) -> None:
-        self.core: EngineCore
-        self.model: TorchCounter
-        self.core, self.model = tensor_core(**fields)
-        self.deltas: dict[str, list[TokenDelta]] = {}
-        self._flying: deque = deque()
-
-    def submit(self, name: str, prompt: list[int], *, prior: list[int] | None = None, **sampling):
-        spec = EngineRequest(
-            request_id=name,
-            token_ids=prompt,
-            prior_output_ids=prior or [],
-            sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **sampling}),
-        )
-        self.core.scheduler.add(make_request(spec, self.core.limits, arrival_s=0.0))
-
-    def step(self) -> bool:
-        scheduler = self.core.scheduler
-        plan = scheduler.schedule()
-        if plan is not None:
-            self._flying.append((plan, self.core.runner.launch(plan)))
-        while len(self._flying) > (self.core.num_steps_ahead if plan is not None else 0):
-            landed, handle = self._flying.popleft()
-            scheduler.commit(landed, handle.result())
-        scheduler.check_integrity()
-        for delta in scheduler.take_deltas():
-            self.deltas.setdefault(delta.request_id, []).append(delta)
-        return scheduler.has_work
-
-    def run(self) -> None:
-        while self.step():
-            pass
-
-    def tokens(self, name: str) -> list[int]:
-        return [t for delta in self.deltas[name] for t in delta.token_ids]
+        core, self.model = tensor_core(**fields)
+        super().__init__(core)
 
 
 @pytest.mark.parametrize("num_steps_ahead", [0, 1])

@@ -1,0 +1,65 @@
+"""Engine cores on a tiny random checkpoint, sharing one loaded model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from support.tiny_checkpoint import make_tiny_checkpoint
+from trnrt_engine.api import SamplingParams
+from trnrt_engine.generation_config import GenerationConfig
+from trnrt_engine.loading import make_core
+from trnrt_engine.loop import EngineCore
+from trnrt_kernels.memory_plan import plan_memory
+from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
+from trnrt_kernels.models.glm5_next.model import Model
+from trnrt_kernels.models.glm5_next.weights import load_weights
+from trnrt_kernels.numeric import NumericMode
+from trnrt_kernels.serving import ServingShape
+
+WINDOW = 512
+
+
+def load_tiny_model(folder: Path) -> Model:
+    """Make a checkpoint and load it, float32 and strict; a short Sinkhorn keeps steps quick."""
+    make_tiny_checkpoint(
+        folder,
+        fp8=False,
+        dtype=torch.float32,
+        num_shards=1,
+        max_position_embeddings=WINDOW,
+        hc_sinkhorn_iters=3,
+        num_nextn_predict_layers=0,
+    )
+    config = Glm5NextConfig.from_dir(folder)
+    return Model(config, load_weights(folder, config), numeric_mode=NumericMode.STRICT)
+
+
+def tiny_core(
+    model: Model,
+    *,
+    max_num_seqs: int = 4,
+    max_num_batched_tokens: int = 128,
+    eos_token_ids: tuple[int, ...] = (),
+    num_steps_ahead: int = 0,
+) -> EngineCore:
+    """Put fresh caches and a scheduler around a model."""
+    shape = ServingShape.resolve(
+        window=model.config.max_position_embeddings,
+        index_kpool=model.config.index_kpool,
+        backend="cpu",
+        dtype="float32",
+        numeric_mode="strict",
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    core = make_core(
+        model,
+        shape,
+        plan_memory(model.config, shape),
+        GenerationConfig(eos_token_ids, SamplingParams()),
+        model_name="tiny",
+    )
+    return dataclasses.replace(core, num_steps_ahead=num_steps_ahead)
