@@ -11,6 +11,7 @@ from trnrt_router.openai.common import Usage
 from trnrt_router.openai.completions import Completion, CompletionChoice, CompletionLogprobs
 from trnrt_router.plan import GenerationPlan
 from trnrt_router.protocol import TokenLogprob
+from trnrt_router.text.detokenize import TextOffsets
 from trnrt_router.text.tokenizer import Tokenizer
 from trnrt_router.usage import finite, usage_of
 
@@ -21,7 +22,7 @@ class CompletionReply:
     def __init__(self, plan: GenerationPlan, tokenizer: Tokenizer) -> None:
         self._plan = plan
         self._tokenizer = tokenizer
-        self._offsets = [0] * len(plan.choices)
+        self._offsets = [TextOffsets(tokenizer) for _ in plan.choices]
 
     def chunk(self, event: ChoiceEvent, usage: Usage | UnsetType = UNSET) -> Completion | None:
         """Return an event's chunk, None for an event that says nothing."""
@@ -58,18 +59,13 @@ class CompletionReply:
     def _logprobs(self, index: int, logprobs: list[TokenLogprob]) -> CompletionLogprobs | None:
         if self._plan.num_logprobs is None:
             return None
-        text = self._tokenizer.token_text
-        tokens = [text(entry.token_id) for entry in logprobs]
-        offsets = []
-        for token in tokens:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(token)
+        token_ids = [entry.token_id for entry in logprobs]
         top = [self._alternatives(entry) for entry in logprobs]
         return CompletionLogprobs(
-            tokens=tokens,
+            tokens=[self._tokenizer.token_text(token_id) for token_id in token_ids],
             token_logprobs=[finite(entry.logprob) for entry in logprobs],
             top_logprobs=top if self._plan.num_logprobs else None,
-            text_offset=offsets,
+            text_offset=[self._offsets[index].push(token_id) for token_id in token_ids],
         )
 
     def _alternatives(self, entry: TokenLogprob) -> dict[str, float]:
