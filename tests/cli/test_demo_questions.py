@@ -8,7 +8,6 @@ from trnrt_cli.chat_client import Reply
 from trnrt_cli.demo_questions import CONVERSATIONS, Check, calls, is_haiku, is_json, says
 
 CALL = {"id": "1", "function": {"name": "get_time", "arguments": '{"city": "Oslo"}'}}
-SPELLED = "<tool_call>get_time<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>"
 
 
 @pytest.mark.parametrize(
@@ -18,30 +17,29 @@ SPELLED = "<tool_call>get_time<arg_key>city</arg_key><arg_value>Oslo</arg_value>
         (is_haiku("rain"), Reply(content="rain falls\nsoft and low\nrain again\n")),
         (is_json({"age": 31}), Reply(content='{"age":31}')),
         (calls("get_time", city="Oslo"), Reply(tool_calls=[CALL])),
-        (calls("get_time", city="Oslo"), Reply(content=SPELLED)),
     ],
-    ids=["says", "haiku", "json", "call", "call-spelled"],
+    ids=["says", "haiku", "json", "call"],
 )
 def test_sensible_answer_passes(check: Check, reply: Reply) -> None:
     assert check(reply) is None
 
 
 @pytest.mark.parametrize(
-    ("check", "content"),
+    ("check", "reply"),
     [
-        (says("Oslo", "fjord"), "Oslo"),
-        (is_haiku("rain"), "rain falls\nsoft"),
-        (is_haiku("rain"), "a\nb\nc"),
-        (is_json({"age": 31}), '{"age": 13}'),
-        (is_json({"age": 31}), "31"),
-        (is_json({"age": 31}), "age is 31"),
-        (calls("get_time", city="Oslo"), "It is noon."),
-        (calls("get_time", city="Rome"), SPELLED),
+        (says("Oslo", "fjord"), Reply(content="Oslo")),
+        (is_haiku("rain"), Reply(content="rain falls\nsoft")),
+        (is_haiku("rain"), Reply(content="a\nb\nc")),
+        (is_json({"age": 31}), Reply(content='{"age": 13}')),
+        (is_json({"age": 31}), Reply(content="31")),
+        (is_json({"age": 31}), Reply(content="age is 31")),
+        (calls("get_time", city="Oslo"), Reply(content="It is noon.")),
+        (calls("get_time", city="Rome"), Reply(tool_calls=[CALL])),
     ],
     ids=["says", "two-lines", "topic", "value", "type", "prose", "no-call", "argument"],
 )
-def test_wrong_answer_is_named(check: Check, content: str) -> None:
-    assert check(Reply(content=content))
+def test_wrong_answer_is_named(check: Check, reply: Reply) -> None:
+    assert check(reply)
 
 
 def test_no_question_is_passed_by_an_empty_answer() -> None:

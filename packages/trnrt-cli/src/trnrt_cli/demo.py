@@ -87,8 +87,8 @@ def next_message(turn: Turn, history: list[Message]) -> Message:
     """Return what is sent for a turn; a tool's result answers the call before it."""
     if not turn.tool_result:
         return {"role": "user", "content": turn.user}
-    last_calls = history[-1].get("tool_calls") or [{"id": "call_0"}]
-    return {"role": "tool", "tool_call_id": last_calls[0]["id"], "content": turn.tool_result}
+    calls = history[-1].get("tool_calls") or [{"id": "call_0"}]
+    return {"role": "tool", "tool_call_id": calls[0]["id"], "content": turn.tool_result}
 
 
 class AnswerPrinter:
@@ -107,11 +107,12 @@ class AnswerPrinter:
 
 
 def show_end(reply: Reply) -> None:
-    """Print a structured tool call, if any, and the counts of the answer."""
-    if reply.tool_calls and (call := called_tool(reply)):
-        click.echo(f"{call[0]}({', '.join(f'{key}={value!r}' for key, value in call[1].items())})")
-    else:
-        click.echo()
+    """Print the tool call, if any, and the counts of the answer."""
+    click.echo()
+    if call := called_tool(reply):
+        name, arguments = call
+        listed = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        click.secho(f"  calls {name}({listed})", fg="magenta")
     click.secho(
         f"  [{reply.prompt_tokens} prompt tokens, {reply.cached_tokens} cached, "
         f"{reply.output_tokens} output, {reply.tokens_per_s:.0f} tokens/s]",

@@ -7,7 +7,6 @@ None for a sensible answer, else what is missing from it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,14 +78,11 @@ def calls(name: str, **arguments: str) -> Check:
 
 
 def called_tool(reply: Reply) -> tuple[str, dict[str, str]] | None:
-    """Read the first tool call of an answer, as an API object or in the model's own spelling."""
-    if reply.tool_calls:
-        function = reply.tool_calls[0]["function"]
-        return function["name"], json.loads(function["arguments"])
-    if call := re.search(r"<tool_call>([^<\s]+)(.*?)</tool_call>", reply.content, re.DOTALL):
-        pair = r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>"
-        return call[1], dict(re.findall(pair, call[2], re.DOTALL))
-    return None
+    """Return name and arguments of the first tool call of an answer."""
+    if not reply.tool_calls:
+        return None
+    function = reply.tool_calls[0]["function"]
+    return function["name"], json.loads(function["arguments"])
 
 
 GET_WEATHER: Message = {
