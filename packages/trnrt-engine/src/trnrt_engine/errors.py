@@ -8,11 +8,11 @@
     |-- EngineOverloaded      refused for now, with a Retry-After
     |-- EngineUnavailable     draining, closed, or its loop has died
     |-- ModelRefused          a model folder or a setting that cannot be served
+    |-- GoldenError           a folder holds no golden data to verify against
     |-- GraphMissing          a compiled graph that was asked for is not there
     |-- DeadlineExceeded      not started in time
     |-- StepFailed            the step that carried the request raised
     |-- NonFiniteOutput       NaN or overflow in the request's own row
-    |-- GoldenError           a folder holds no golden data to verify against
     `-- IntegrityError        this program is wrong: accounting does not add up
 
 The last four reach a client as `RequestError` in its final delta, the others at once.

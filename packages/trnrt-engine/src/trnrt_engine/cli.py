@@ -1,0 +1,58 @@
+"""Commands of the engine package: `verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def main() -> None:
+    """Inference engine of trnrt."""
+
+
+@click.group()
+def verify() -> None:
+    """Check a model folder, or this build against golden data."""
+
+
+@verify.command("golden")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--numeric-mode",
+    type=click.Choice(["strict", "fast"]),
+    default="strict",
+    show_default=True,
+    help="strict: a row's bits do not depend on its batch or chunk",
+)
+def golden(folder: Path, numeric_mode: str) -> None:
+    """Run FOLDER's model in float32 and compare it with the golden data beside it.
+
+    Prints, per quantity, the largest error, what is allowed, and the largest share of that used
+    anywhere. Exits 0 only if every quantity holds.
+    """
+    from trnrt_engine.errors import TrnrtEngineError
+    from trnrt_engine.verify_golden import verify_golden
+    from trnrt_kernels.errors import TrnrtKernelsError
+    from trnrt_kernels.numeric import NumericMode
+
+    failed = []
+    try:
+        for check in verify_golden(folder, numeric_mode=NumericMode(numeric_mode)):
+            verdict = "ok" if check.holds else "FAIL"
+            place = f"  {check.where}" if check.where else ""
+            click.echo(
+                f"{verdict:4}  {check.quantity:34}  error {check.error:9.3g}  "
+                f"allowed {check.tolerance!s:19}  used {check.share:7.1%}{place}"
+            )
+            if not check.holds:
+                failed.append(check.quantity)
+    except (TrnrtEngineError, TrnrtKernelsError) as error:
+        raise click.ClickException(str(error)) from error
+    if failed:
+        raise click.ClickException(f"{folder.name}: out of tolerance: {', '.join(failed)}")
+    click.echo(f"{folder.name}: all quantities hold")
+
+
+main.add_command(verify)
