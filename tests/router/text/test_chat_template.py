@@ -76,6 +76,9 @@ def test_template_variables(template):
     ignored = template.render([HI], kwargs={"enable_thinking": False})
     assert ignored.text == template.render([HI]).text
     assert "enable_thinking" in ignored.warnings[0]
+    many = template.render([HI], kwargs={f"{i}" * 500: 1 for i in range(999)})
+    assert len("".join(many.warnings)) < 500
+    assert many.warnings[0].endswith("and 991 more")
 
 
 @pytest.mark.parametrize(
@@ -238,6 +241,8 @@ def test_what_utf8_or_recursion_cannot_hold_is_refused(template):
     deep = []
     for _ in range(5000):
         deep = [deep]
+    with pytest.raises(InvalidRequest, match="deep"):
+        template.render([HI], kwargs={"clear_thinking": deep})
     with pytest.raises(InvalidRequest, match="deep"):
         template.render(
             [assistant("", tool_calls=[{"function": {"name": "f", "arguments": {"a": deep}}}])]

@@ -37,6 +37,7 @@ _TEMPLATE_FAULTS = (
     TypeError,
     ValueError,
 )
+_MAX_NAMES, _MAX_NAME_CHARS = 8, 40
 _RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_message")
 
 
@@ -139,14 +140,12 @@ class ChatTemplate:
         if continue_final_message:
             _check_continuation(normal, add_generation_prompt)
             add_generation_prompt = False
-        variables = self._variables(reasoning_effort, kwargs)
         try:
+            variables = self._variables(reasoning_effort, kwargs)
             variables.values["tools"] = self._broken_up(normalize_tools(tools), variables.seam)
             variables.values["add_generation_prompt"] = add_generation_prompt is not False
-            if continue_final_message:
-                rendered = self._continue(normal, variables)
-            else:
-                rendered = self._run(normal, variables)
+            run = self._continue if continue_final_message else self._run
+            rendered = run(normal, variables)
             rendered.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest(
@@ -165,6 +164,7 @@ class ChatTemplate:
         if not isinstance(kwargs, dict):
             _refuse("chat_template_kwargs", "must be an object")
         variables = _Variables(dict(self._special_tokens), new_seam())
+        unread = []
         for name, value in kwargs.items():
             where = f"chat_template_kwargs.{name}"
             if name in _RESERVED:
@@ -174,9 +174,13 @@ class ChatTemplate:
                     _refuse(where, "differs from the field reasoning_effort")
                 reasoning_effort = value
             elif name not in self._reads:
-                variables.warnings.append(f"{where} is not read by this model's chat template")
+                unread.append(name)
             else:
                 variables.values[name] = self._broken_up(value, variables.seam)
+        if unread:
+            variables.warnings.append(
+                f"this model's chat template does not read {_shortened(unread)}"
+            )
         if reasoning_effort is not None:
             effort = _known_effort(reasoning_effort)
             variables.values["reasoning_effort"] = effort
@@ -190,8 +194,6 @@ class ChatTemplate:
         broken_up = [self._broken_up_message(message, variables.seam) for message in messages]
         try:
             return self._template.render(messages=broken_up, **variables.values)
-        except RecursionError:
-            raise
         except _TEMPLATE_FAULTS as error:
             raise InvalidRequest(
                 f"the chat template refused the messages: {error}", param="messages"
@@ -243,6 +245,14 @@ class ChatTemplate:
         opened = rendered.rfind(self._markup.think_open)
         closed = rendered.rfind(self._markup.think_close)
         return Section.REASONING if opened > closed else Section.CONTENT
+
+
+def _shortened(names: list[str]) -> str:
+    """List names for a warning; clients choose them, so neither length nor number is trusted."""
+    shown = [name[:_MAX_NAME_CHARS] for name in names[:_MAX_NAMES]]
+    return ", ".join(shown) + (
+        f" and {len(names) - len(shown)} more" if names[len(shown) :] else ""
+    )
 
 
 def _known_effort(effort: object) -> str:
