@@ -101,6 +101,9 @@ def _script(record: Record, tokenizer: Tokenizer) -> Script:
             [id_of[text.encode()]] if text.encode() in id_of else tokenizer.encode_prompt(text)
             for text in _output(record)
         ]
+    if record.get("start_in") == "content" and tokens:
+        # The demo's prompts leave the reasoning open: the stub closes it with its first token.
+        tokens[0] = [tokenizer.controls.ids["</think>"], *tokens[0]]
     fault = record.get("fault")
     return Script(steps=_grouped(tokens, record.get("steps")), **_fault(fault) if fault else {})
 
