@@ -102,11 +102,14 @@ class ContextTooLong(InvalidRequest):
     code = "context_length_exceeded"
 
     @classmethod
-    def of(cls, num_prompt_tokens: int, max_model_len: int) -> ContextTooLong:
+    def of(
+        cls, num_prompt_tokens: int, max_model_len: int, *, param: str, at_least: bool = False
+    ) -> ContextTooLong:
+        count = f"at least {num_prompt_tokens}" if at_least else str(num_prompt_tokens)
         return cls(
             f"this model's maximum context length is {max_model_len} tokens, "
-            f"but the prompt has {num_prompt_tokens} and at least one must be left to generate",
-            param="messages",
+            f"but the prompt has {count}; one must be left to generate",
+            param=param,
         )
 
 

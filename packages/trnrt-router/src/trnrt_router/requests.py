@@ -44,6 +44,9 @@ class RequestPlanner:
         self._template = template
         self._model_name = model_name
         self._max_choices = max_choices
+        longest = max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size))
+        # A token holds `longest` bytes at most; a normaliser may merge characters, hence the 2.
+        self._max_chars_per_token = 2 * longest
 
     @classmethod
     def from_dir(cls, model_dir: Path, *, model_name: str, max_choices: int) -> RequestPlanner:
@@ -81,6 +84,7 @@ class RequestPlanner:
             reasoning_effort=request.reasoning_effort,
             kwargs=request.chat_template_kwargs or {},
         )
+        self._check_chars(len(rendered.text), info, param="messages")
         prompt = Prompt(self._tokenizer.encode_prompt(rendered), rendered.starts_in)
         return self._plan(
             request, [prompt], sampling, headers, info, ignored, warnings=rendered.warnings
@@ -106,8 +110,17 @@ class RequestPlanner:
         prompts = [Prompt(ids, None) for ids in self._completion_prompts(request, info)]
         return self._plan(request, prompts, sampling, headers, info, ignored)
 
+    def _check_chars(self, num_chars: int, info: EngineInfo, *, param: str) -> None:
+        """Refuse a text that cannot fit however it is tokenized, before the work is done."""
+        num_tokens = num_chars // self._max_chars_per_token
+        if num_tokens >= info.max_model_len:
+            raise ContextTooLong.of(num_tokens, info.max_model_len, param=param, at_least=True)
+
     def _completion_prompts(self, request: CompletionRequest, info: EngineInfo) -> list[list[int]]:
         prompt = request.prompt
+        for text in [prompt] if isinstance(prompt, str) else prompt:
+            if isinstance(text, str):
+                self._check_chars(len(text), info, param="prompt")
         if isinstance(prompt, str):
             return [self._tokenizer.encode_text(prompt)]
         if all(isinstance(item, int | float) for item in prompt):
@@ -147,13 +160,13 @@ class RequestPlanner:
                 f"at most {self._max_choices} are allowed",
                 param="n",
             )
+        is_chat = isinstance(request, ChatRequest)
         for prompt in prompts:
-            _check_prompt(prompt, info)
+            _check_prompt(prompt, info, param="messages" if is_chat else "prompt")
         keys = {"session_id": request.session_id, "prompt_cache_key": request.prompt_cache_key}
         session, parent = session_key(keys, headers)
         salt = request.cache_salt or ""
         options = request.stream_options
-        is_chat = isinstance(request, ChatRequest)
         reply_id = f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
         envelope = {
             "cache_salt": salt,
@@ -197,11 +210,11 @@ class RequestPlanner:
         )
 
 
-def _check_prompt(prompt: Prompt, info: EngineInfo) -> None:
+def _check_prompt(prompt: Prompt, info: EngineInfo, *, param: str) -> None:
     if not prompt.token_ids:
-        raise InvalidRequest("the prompt is empty: send at least one token", param="prompt")
+        raise InvalidRequest("the prompt is empty: send at least one token", param=param)
     if len(prompt.token_ids) >= info.max_model_len:
-        raise ContextTooLong.of(len(prompt.token_ids), info.max_model_len)
+        raise ContextTooLong.of(len(prompt.token_ids), info.max_model_len, param=param)
 
 
 def _priority(value: float | None) -> int:
