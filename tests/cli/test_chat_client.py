@@ -22,7 +22,7 @@ def delta(**fields: object) -> dict[str, object]:
 
 
 class Recorded(HTTPServer):
-    """Answers every POST with `status` and `body`, every GET with `status`."""
+    """Answers every request with `status` and `body`."""
 
     status = 200
     body = b""
@@ -35,6 +35,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(self.server.status)
         self.end_headers()
+        self.wfile.write(self.server.body)
 
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
@@ -134,6 +135,14 @@ def test_ready_only_when_the_service_says_so(server: Recorded, client: ChatClien
     assert client.is_ready()
     server.status = 503
     assert not client.is_ready()
+
+
+def test_model_is_called_what_the_service_calls_it(server: Recorded, client: ChatClient) -> None:
+    server.body = b'{"object": "list", "data": [{"id": "demo"}]}'
+    assert client.model_name() == "demo"
+    server.body = b"not found"
+    with pytest.raises(ChatError, match="/v1/models"):
+        client.model_name()
 
 
 def test_service_that_is_not_there_is_not_ready_and_an_error_to_ask() -> None:

@@ -71,6 +71,22 @@ class ChatClient:
         finally:
             connection.close()
 
+    def model_name(self) -> str:
+        """Ask `/v1/models` for the name of the one model that is served.
+
+        Raises:
+            ChatError: the service does not answer as it should.
+        """
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+        try:
+            connection.request("GET", "/v1/models")
+            name: str = json.load(connection.getresponse())["data"][0]["id"]
+            return name
+        except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+            raise ChatError(f"/v1/models of {self.host}:{self.port}: {error!r}") from error
+        finally:
+            connection.close()
+
     def stream_chat(self, request: Message, on_text: OnText) -> Reply:
         """Send a chat completion, hand on its text as it comes, return the whole answer.
 

@@ -34,8 +34,9 @@ def demo(model: str, engines: int) -> None:
     problems: list[str] = []
     with Service("--model", model, "--engines", str(engines)) as service:
         click.echo(f"ready after {time.monotonic() - started:.1f} s on port {service.port}\n")
+        name = service.client.model_name()
         for number, conversation in enumerate(CONVERSATIONS):
-            problems += hold(conversation, service.client, model, session=f"demo-{number}")
+            problems += hold(conversation, service.client, name, session=f"demo-{number}")
         click.echo("stopping")
     times = os.times()
     cpu_s = times.user + times.system + times.children_user + times.children_system
@@ -45,7 +46,7 @@ def demo(model: str, engines: int) -> None:
         f"{time.monotonic() - started:.1f} s, {cpu_s:.1f} CPU-seconds over all processes"
     )
     if problems:
-        raise click.ClickException("; ".join(problems))
+        raise click.ClickException("not every answer was as expected: see the lines in red")
 
 
 def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
@@ -72,13 +73,13 @@ def hold(conversation: Conversation, client: ChatClient, model: str, *, session:
         try:
             reply = client.stream_chat(request, AnswerPrinter())
         except ChatError as error:
-            click.echo()
-            return problems + [f"no answer: {error}"] * (len(conversation.turns) - number)
+            click.secho(f"  no answer: {error}", fg="red")
+            return problems + [str(error)] * (len(conversation.turns) - number)
         show_end(reply)
         messages.append(reply.to_message())
         if problem := turn.check(reply):
             click.secho(f"  {problem}", fg="red")
-            problems.append(f"{messages[-2]['content']!r}: {problem}")
+            problems.append(problem)
     click.echo()
     return problems
 
