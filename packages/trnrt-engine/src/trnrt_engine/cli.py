@@ -55,4 +55,29 @@ def golden(folder: Path, numeric_mode: str) -> None:
     click.echo(f"{folder.name}: all quantities hold")
 
 
+@verify.command("model")
+@click.argument("model")
+def model(model: str) -> None:
+    """Check MODEL without loading its weights.
+
+    MODEL is a folder or the name of a shipped model (demo). Reads configuration, headers, sizes,
+    tokenizer and template. Exits 0 only if nothing stops it from being served.
+    """
+    from trnrt_kernels.errors import TrnrtKernelsError
+    from trnrt_kernels.models.glm5_next.model_check import Level, check_model
+    from trnrt_kernels.models.shipped import find_model_dir
+
+    try:
+        folder = find_model_dir(model)
+    except TrnrtKernelsError as error:
+        raise click.ClickException(str(error)) from error
+    num_wrong = 0
+    for finding in check_model(folder):
+        num_wrong += finding.level is Level.WRONG
+        click.echo(f"{finding.level:5}  {finding.subject:10}  {finding.message}")
+    if num_wrong:
+        raise click.ClickException(f"{folder} cannot be served: {num_wrong} defects")
+    click.echo(f"{folder} can be served")
+
+
 main.add_command(verify)

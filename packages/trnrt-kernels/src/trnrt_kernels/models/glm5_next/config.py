@@ -14,7 +14,7 @@ from trnrt_kernels.errors import UnsupportedConfig
 from trnrt_kernels.models.glm5_next.config_json import FAMILY, read_fields
 from trnrt_kernels.models.glm5_next.kinds import FfnKind, IndexerKind, LayerKind
 
-DTYPES = ("bfloat16", "float32", "float16")
+DTYPES = ("bfloat16", "float32")
 
 _MAY_BE_ZERO = frozenset({"num_nextn_predict_layers", "pad_token_id"})
 _POSITIVE_FLOATS = ("routed_scaling_factor", "swiglu_limit", "hc_eps", "rms_norm_eps")

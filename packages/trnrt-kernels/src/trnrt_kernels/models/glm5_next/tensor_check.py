@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from trnrt_kernels.common.fp8 import scale_shape
 from trnrt_kernels.errors import CheckpointError
+from trnrt_kernels.models.checkpoint import open_checkpoint
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.inventory import (
     PREFIX,
@@ -64,6 +66,29 @@ def match_tensors(config: Glm5NextConfig, entries: Mapping[str, TensorEntry]) ->
     if findings:
         raise CheckpointError("the checkpoint is not what its config describes", findings)
     return found
+
+
+def activation_dtype(found: list[FoundTensor]) -> str:
+    """The dtype of the unquantised matrices; float32 if any of them is."""
+    dtypes = {
+        entry.dtype
+        for tensor in found
+        if tensor.held.is_matrix
+        for _, entry, scale in tensor.parts
+        if scale is None
+    }
+    return "float32" if "F32" in dtypes else "bfloat16"
+
+
+def stored_dtype(model_dir: Path, config: Glm5NextConfig) -> str:
+    """The activation dtype a model folder asks for; the config's word where it has no weights.
+
+    Raises:
+        CheckpointError: the weights do not fit the config.
+    """
+    if not any(model_dir.glob("*.safetensors*")):
+        return "bfloat16" if config.dtype == "bfloat16" else "float32"
+    return activation_dtype(match_tensors(config, open_checkpoint(model_dir).entries))
 
 
 def part_findings(

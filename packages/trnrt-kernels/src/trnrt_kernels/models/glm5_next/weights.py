@@ -17,7 +17,11 @@ from torch import Tensor
 from trnrt_kernels.common.fp8 import dequantise_blocks
 from trnrt_kernels.models.checkpoint import Checkpoint, open_checkpoint
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
-from trnrt_kernels.models.glm5_next.tensor_check import FoundTensor, match_tensors
+from trnrt_kernels.models.glm5_next.tensor_check import (
+    FoundTensor,
+    activation_dtype,
+    match_tensors,
+)
 from trnrt_kernels.models.safetensors_header import TensorEntry
 
 # Called after each checkpoint tensor with (bytes read, bytes to read).
@@ -102,18 +106,6 @@ def load_weights(
     found = match_tensors(config, checkpoint.entries)
     name = activation_dtype(found) if dtype == "auto" else dtype
     return _fill(checkpoint, found, config.num_hidden_layers, ACTIVATION_DTYPES[name], progress)
-
-
-def activation_dtype(found: list[FoundTensor]) -> str:
-    """The dtype of the unquantised matrices; float32 if any of them is."""
-    dtypes = {
-        entry.dtype
-        for tensor in found
-        if tensor.held.is_matrix
-        for _, entry, scale in tensor.parts
-        if scale is None
-    }
-    return "float32" if "F32" in dtypes else "bfloat16"
 
 
 def _fill(
