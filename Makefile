@@ -15,6 +15,10 @@ PYTHON := $(or $(PYTHON),python3)
 endif
 export HATCH_PYTHON := self
 
+# Each engine is a process that imports torch: compiling its sources once, here, saves seconds of
+# every start where Python may not keep what it compiles.
+export UV_COMPILE_BYTECODE := 1
+
 # uv reads neither pip's configuration nor its environment: hand on pip's find-links (where the
 # pinned CPU build of torch may lie). Only where there is none choose uv's CPU build of torch.
 # pip separates the list by spaces or line ends, uv by commas; `pip config get` reads one file
