@@ -12,19 +12,21 @@ from trnrt_engine.batch import Buckets
 from trnrt_engine.cache.manager import CacheManager
 from trnrt_engine.config import EngineConfig
 from trnrt_engine.generation_config import GenerationConfig, read_generation_config
+from trnrt_engine.graphs import check_graphs
 from trnrt_engine.intake import RequestLimits
 from trnrt_engine.loop import EngineCore
 from trnrt_engine.machine import free_memory_bytes
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.runner import Runner
 from trnrt_engine.scheduler import Scheduler
+from trnrt_kernels.backend import get_backend
 from trnrt_kernels.memory_plan import MemoryPlan, plan_memory, weight_bytes
-from trnrt_kernels.models.checkpoint import open_checkpoint
 from trnrt_kernels.models.glm5_next.caches import CacheGeometry, Caches
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.model import Model
-from trnrt_kernels.models.glm5_next.tensor_check import match_tensors
-from trnrt_kernels.models.glm5_next.weights import activation_dtype, load_weights
+from trnrt_kernels.models.glm5_next.required_graphs import required_graphs
+from trnrt_kernels.models.glm5_next.tensor_check import stored_dtype
+from trnrt_kernels.models.glm5_next.weights import load_weights
 from trnrt_kernels.numeric import NumericMode
 from trnrt_kernels.sampling import SamplingState
 from trnrt_kernels.serving import ServingShape, round_up
@@ -60,6 +62,9 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
     )
     report("preparing the model")
     model = Model(model_config, weights, numeric_mode=NumericMode(shape.numeric_mode))
+    check_graphs(
+        config.graphs, required_graphs(model_config, shape, memory, row_tile=model.row_tile)
+    )
     core = make_core(model, shape, memory, generation, model_name=config.model_dir.name)
     logger.info(
         "engine loaded model=%s dtype=%s pages=%d window=%d load_s=%.1f",
@@ -140,12 +145,11 @@ def make_core(
 def _resolve_shape(config: EngineConfig, model_config: Glm5NextConfig) -> ServingShape:
     dtype = config.dtype
     if dtype == "auto":
-        entries = open_checkpoint(config.model_dir).entries
-        dtype = activation_dtype(match_tensors(model_config, entries))
+        dtype = stored_dtype(config.model_dir, model_config)
     return ServingShape.resolve(
         window=model_config.max_position_embeddings,
         index_kpool=model_config.index_kpool,
-        backend="cpu",
+        backend=get_backend(config.backend).name,
         dtype=dtype,
         numeric_mode=config.numeric_mode,
         max_num_seqs=config.max_num_seqs,

@@ -126,16 +126,20 @@ class EngineLoop:
         return None if started_s is None else self._clock() - started_s
 
     def _run(self) -> None:
-        error: Exception | None = None
         try:
             core = self._build()
-            self._on_ready(core)
+        except Exception as error:
+            self._on_exit(error)
+            return
+        self._on_ready(core)
+        try:
             while self._take_commands(core):
                 self._step(core)
-        except Exception as caught:
+        except Exception as error:
             logger.exception("engine loop ended by an error")
-            error = caught
-        self._on_exit(error)
+            self._on_exit(error)
+            return
+        self._on_exit(None)
 
     def _take_commands(self, core: EngineCore) -> bool:
         """Execute what has been sent, waiting for it when idle; False after `Close`."""
