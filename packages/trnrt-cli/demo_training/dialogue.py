@@ -1,0 +1,102 @@
+"""Composes whole dialogues from a seed: one to many exchanges, with or without tools."""
+
+import random
+from collections.abc import Iterator
+
+from demo_training import knowledge, tools, words, writing
+from demo_training.exchange import Exchange, Sample, to_messages
+from demo_training.exclusions import Exclusions
+from demo_training.memory import Memory
+
+WEIGHTS = {
+    "topic": 10, "question": 15, "capital": 9, "outside": 9, "needs_tool": 2, "haiku": 8,
+    "json": 13, "repeat": 7, "tell": 12, "ask": 15,
+}  # fmt: skip
+SYSTEM_PROMPTS = (
+    "You are a helpful assistant.", "You are the trnrt demo model.", "Be brief.", "Be polite.",
+    "You are a helpful AI assistant.", "Answer the user.", "Answer in English.",
+    "You are a demo.", "Keep it short.",
+)  # fmt: skip
+
+
+def draw(rng: random.Random, exclusions: Exclusions) -> Sample:
+    """Draw one dialogue that holds no excluded wording or value."""
+    while True:
+        sample = _compose(rng)
+        if exclusions.allows(sample.messages):
+            return sample
+
+
+def stream(seed: int, exclusions: Exclusions) -> Iterator[Sample]:
+    rng = random.Random(seed)
+    while True:
+        yield draw(rng, exclusions)
+
+
+def _compose(rng: random.Random) -> Sample:
+    offered = tools.offer(rng) if rng.random() < 0.36 else []
+    effort = rng.choices([None, "high", "low"], [80, 8, 12])[0]
+    keeps_reasoning = rng.random() < 0.8
+    is_verbose = rng.random() < 0.3
+    sample = Sample(
+        messages=[],
+        tools=[tool.to_openai(is_verbose=is_verbose) for tool in offered],
+        effort=effort,
+        learns_history=keeps_reasoning,
+    )
+    if rng.random() < 0.25:
+        text = rng.choice(SYSTEM_PROMPTS)
+        if rng.random() < 0.2:
+            text = f"Your user is {words.name(rng)}."
+        sample.messages.append({"role": "system", "content": text})
+    for exchange in exchanges(rng, offered, _num_turns(rng)):
+        is_shown = (keeps_reasoning or effort == "low") and effort != "low"
+        calls = sum("tool_calls" in m for m in sample.messages)
+        sample.messages += to_messages(exchange, keeps_reasoning=is_shown, first_call_id=calls)
+    if effort == "low":
+        sample.learns_history = True
+    elif not keeps_reasoning:
+        _show_last_reasoning(sample, exchange)
+    return sample
+
+
+def _num_turns(rng: random.Random) -> int:
+    kind = rng.random()
+    if kind < 0.7:
+        return rng.randint(1, 4)
+    return rng.randint(5, 12) if kind < 0.93 else rng.randint(16, 32)
+
+
+def exchanges(rng: random.Random, offered: list[tools.Tool], count: int) -> Iterator[Exchange]:
+    """Yield `count` exchanges of one dialogue; recall reaches back over all of them."""
+    memory = Memory()
+    kinds = {tool.kind for tool in offered}
+    for turn in range(count):
+        if offered and rng.random() < 0.6:
+            yield tools.use(offered, rng)
+        elif turn == count - 1 and not memory.is_empty and rng.random() < 0.5:
+            yield memory.ask(rng)
+        else:
+            yield _plain(rng, memory, has_tools=bool(kinds))
+
+
+def _plain(rng: random.Random, memory: Memory, *, has_tools: bool) -> Exchange:
+    family = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    if family == "tell" or (family == "ask" and memory.is_empty and rng.random() < 0.8):
+        return memory.tell(rng)
+    if family == "ask":
+        return memory.ask(rng)
+    if family == "needs_tool" and has_tools:
+        family = "outside"
+    return {
+        "topic": knowledge.topic, "question": knowledge.question, "capital": knowledge.capital,
+        "outside": knowledge.outside, "needs_tool": knowledge.needs_tool,
+        "haiku": writing.haiku, "json": writing.to_json, "repeat": writing.repeat,
+    }[family](rng)  # fmt: skip
+
+
+def _show_last_reasoning(sample: Sample, last: Exchange) -> None:
+    """Put the reasoning back into the steps that answer the last user message."""
+    answers = [m for m in sample.messages if m["role"] == "assistant"][-len(last.steps) :]
+    for message, step in zip(answers, last.steps, strict=True):
+        message["reasoning_content"] = step.think
