@@ -56,7 +56,11 @@ def run_with_engine(body: Callable, *, max_waiting: int = 8, **fields) -> None:
             await body(engine, runner)
 
     asyncio.run(main())
-    assert not [t for t in threading.enumerate() if t.name == "trnrt-engine-loop"]
+    assert not loop_threads()
+
+
+def loop_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "trnrt-engine-loop"]
 
 
 async def collect(stream: AsyncIterator[TokenDelta]) -> list[TokenDelta]:
@@ -263,8 +267,32 @@ def test_failed_start_raises_what_the_build_raised() -> None:
     def build():
         raise FileNotFoundError("no model here")
 
-    with pytest.raises(FileNotFoundError, match="no model here"):
-        asyncio.run(Engine.run(build, max_waiting=1))
+    async def main() -> None:
+        with pytest.raises(FileNotFoundError, match="no model here"):
+            await Engine.run(build, max_waiting=1)
+        assert not loop_threads()
+
+    asyncio.run(main())
+
+
+def test_start_that_is_cancelled_leaves_no_thread() -> None:
+    is_building, gate = threading.Event(), threading.Event()
+
+    def build():
+        is_building.set()
+        gate.wait()
+        return counting_core(GatedRunner(page_size=16))
+
+    async def main() -> None:
+        starting = asyncio.create_task(Engine.run(build, max_waiting=1))
+        await asyncio.to_thread(is_building.wait)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        gate.set()
+        await wait_until(lambda: not loop_threads())
+
+    asyncio.run(main())
 
 
 def test_full_queue_is_refused_with_a_time_to_come_back() -> None:
@@ -359,4 +387,4 @@ def test_close_ends_streams_and_thread() -> None:
         await engine.close()
 
     asyncio.run(main())
-    assert not [t for t in threading.enumerate() if t.name == "trnrt-engine-loop"]
+    assert not loop_threads()

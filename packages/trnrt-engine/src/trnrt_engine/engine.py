@@ -102,7 +102,14 @@ class Engine:
         """
         engine = cls(build, max_waiting=max_waiting, clock=clock)
         engine._loop.start()
-        engine._core = await engine._ready
+        try:
+            engine._core = await engine._ready
+        except asyncio.CancelledError:
+            engine._loop.send(Close())  # leaves as soon as the build returns
+            raise
+        except Exception:
+            await asyncio.to_thread(engine._loop.join)
+            raise
         return engine
 
     @property

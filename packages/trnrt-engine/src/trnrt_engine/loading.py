@@ -83,32 +83,12 @@ def make_core(
     model_name: str,
 ) -> EngineCore:
     """Allocate caches for a model and put scheduler and runner around it."""
-    # Decode pads a batch to the row tile with scratch rows of its own.
-    num_scratch = round_up(memory.num_scratch, model.row_tile)
-    num_added = num_scratch - memory.num_scratch
-    geometry = CacheGeometry(
-        num_pages=memory.num_pages + num_added,
-        page_size=memory.page_size,
-        num_state_slots=memory.num_slots + num_added,
-        num_scratch=num_scratch,
-    )
-    vocab_size = model.config.vocab_size
-    runner = Runner(
-        model,
-        Caches.allocate(model.config, geometry, dtype=model.weights.dtype),
-        SamplingState.allocate(geometry.num_state_slots, vocab_size),
-        buckets=Buckets(
-            prefill_rows=shape.prefill_buckets,
-            decode_rows=shape.decode_buckets,
-            context_pages=tuple(tokens // shape.page_size for tokens in shape.context_buckets),
-        ),
-        num_slots=geometry.num_state_slots,
-    )
+    geometry = _geometry(memory, row_tile=model.row_tile)
     cache = CacheManager(
-        num_pages=geometry.num_pages - num_scratch,
+        num_pages=geometry.num_pages - geometry.num_scratch,
         page_size=geometry.page_size,
-        num_state_slots=geometry.num_state_slots - num_scratch,
-        num_scratch=num_scratch,
+        num_state_slots=geometry.num_state_slots - geometry.num_scratch,
+        num_scratch=geometry.num_scratch,
     )
     metrics = EngineMetrics()
     return EngineCore(
@@ -119,11 +99,11 @@ def make_core(
             token_budget=shape.max_num_batched_tokens,
             clock=time.monotonic,
         ),
-        runner=runner,
+        runner=_make_runner(model, shape, geometry),
         cache=cache,
         metrics=metrics,
         limits=RequestLimits(
-            vocab_size=vocab_size,
+            vocab_size=model.config.vocab_size,
             max_model_len=shape.max_model_len,
             num_pages=cache.num_pages,
             page_size=cache.page_size,
@@ -133,12 +113,38 @@ def make_core(
             model=model_name,
             max_model_len=shape.max_model_len,
             max_num_seqs=shape.max_num_seqs,
-            vocab_size=vocab_size,
+            vocab_size=model.config.vocab_size,
             eos_token_ids=generation.eos_token_ids,
             backend=shape.backend,
             version=__version__,
             default_sampling=generation.sampling,
         ),
+    )
+
+
+def _geometry(memory: MemoryPlan, *, row_tile: int) -> CacheGeometry:
+    """Add the scratch rows with which decode pads a batch to the row tile."""
+    num_scratch = round_up(memory.num_scratch, row_tile)
+    num_added = num_scratch - memory.num_scratch
+    return CacheGeometry(
+        num_pages=memory.num_pages + num_added,
+        page_size=memory.page_size,
+        num_state_slots=memory.num_slots + num_added,
+        num_scratch=num_scratch,
+    )
+
+
+def _make_runner(model: Model, shape: ServingShape, geometry: CacheGeometry) -> Runner:
+    return Runner(
+        model,
+        Caches.allocate(model.config, geometry, dtype=model.weights.dtype),
+        SamplingState.allocate(geometry.num_state_slots, model.config.vocab_size),
+        buckets=Buckets(
+            prefill_rows=shape.prefill_buckets,
+            decode_rows=shape.decode_buckets,
+            context_pages=tuple(tokens // shape.page_size for tokens in shape.context_buckets),
+        ),
+        num_slots=geometry.num_state_slots,
     )
 
 

@@ -185,6 +185,10 @@ class EngineLoop:
             core.scheduler.fail(plan, failure)
         else:
             core.scheduler.commit(plan, result)
+            logger.debug(
+                "step done step=%d kind=%s tokens=%d",
+                *(plan.step_id, "prefill" if plan.prefill else "decode", plan.num_tokens),
+            )
 
 
 class _FailedLaunch:

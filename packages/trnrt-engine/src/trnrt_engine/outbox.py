@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 from trnrt_engine.api import FinishReason, RequestError, TokenDelta, TokenLogprob
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.plan import StepResult
 from trnrt_engine.request import Request
+
+logger = logging.getLogger(__name__)
 
 
 class Outbox:
@@ -71,6 +75,12 @@ class Outbox:
                 num_prompt_tokens=request.num_prompt_tokens,
                 num_output_tokens=len(outputs),
             )
+        )
+        if reason is None:
+            return
+        logger.info(
+            "request ended request=%s reason=%s prompt_tokens=%d output_tokens=%d",
+            *(request.request_id, reason, request.num_prompt_tokens, len(outputs)),
         )
         match reason:
             case FinishReason.STOP | FinishReason.LENGTH:

@@ -114,6 +114,8 @@ class Scheduler:
             plan, requests = self._plan_prefill(chunk_of), [chunk_of]
         elif decoding:
             plan, requests = self._plan_decode(decoding), decoding
+        elif self._by_id and not self._in_flight:
+            raise IntegrityError(f"{len(self._by_id)} requests and none can make progress")
         else:
             return None
         for request in requests:
