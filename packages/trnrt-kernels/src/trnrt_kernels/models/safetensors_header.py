@@ -94,9 +94,9 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
 
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
-    except ValueError as error:
-        if isinstance(error, CheckpointError):
-            raise
+    except CheckpointError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name}: the header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path.name}: the header is no JSON object")
