@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import click
 import pytest
@@ -69,3 +70,9 @@ def test_model_without_the_engine_package_names_its_install_command(
     result = CliRunner().invoke(doctor, ["folder"])
     assert result.exit_code == 1
     assert "pip install 'trnrt-cli[serve]'" in result.output
+
+
+def test_real_report_of_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    result = CliRunner().invoke(doctor, [str(tmp_path)])
+    assert result.exit_code == 1
+    assert "config.json" in result.output
