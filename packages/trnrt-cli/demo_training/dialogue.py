@@ -1,7 +1,7 @@
 """Composes whole dialogues from a seed: one to many exchanges, with or without tools."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from demo_training import knowledge, tools, words, writing
 from demo_training.exchange import Exchange, Sample, to_messages
@@ -12,6 +12,16 @@ WEIGHTS = {
     "topic": 10, "question": 15, "capital": 9, "outside": 9, "needs_tool": 2, "haiku": 8,
     "json": 13, "repeat": 7, "tell": 12, "ask": 15,
 }  # fmt: skip
+_PLAIN: dict[str, Callable[[random.Random], Exchange]] = {
+    "topic": knowledge.topic,
+    "question": knowledge.question,
+    "capital": knowledge.capital,
+    "outside": knowledge.outside,
+    "needs_tool": knowledge.needs_tool,
+    "haiku": writing.haiku,
+    "json": writing.to_json,
+    "repeat": writing.repeat,
+}
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.", "You are the trnrt demo model.", "Be brief.", "Be polite.",
     "You are a helpful AI assistant.", "Answer the user.", "Answer in English.",
@@ -36,13 +46,15 @@ def stream(seed: int, exclusions: Exclusions) -> Iterator[Sample]:
 def _compose(rng: random.Random) -> Sample:
     offered = tools.offer(rng) if rng.random() < 0.36 else []
     effort = rng.choices([None, "high", "low"], [80, 8, 12])[0]
-    keeps_reasoning = rng.random() < 0.8
+    keeps_history = rng.random() < 0.8
     is_verbose = rng.random() < 0.3
+    reasons = effort != "low"
     sample = Sample(
         messages=[],
         tools=[tool.to_openai(is_verbose=is_verbose) for tool in offered],
         effort=effort,
-        learns_history=keeps_reasoning,
+        # An answer shown without its reasoning must not be learned where reasoning is due.
+        learns_history=keeps_history or not reasons,
     )
     if rng.random() < 0.25:
         text = rng.choice(SYSTEM_PROMPTS)
@@ -50,12 +62,11 @@ def _compose(rng: random.Random) -> Sample:
             text = f"Your user is {words.name(rng)}."
         sample.messages.append({"role": "system", "content": text})
     for exchange in exchanges(rng, offered, _num_turns(rng)):
-        is_shown = (keeps_reasoning or effort == "low") and effort != "low"
-        calls = sum("tool_calls" in m for m in sample.messages)
-        sample.messages += to_messages(exchange, keeps_reasoning=is_shown, first_call_id=calls)
-    if effort == "low":
-        sample.learns_history = True
-    elif not keeps_reasoning:
+        calls = sum("tool_calls" in message for message in sample.messages)
+        sample.messages += to_messages(
+            exchange, keeps_reasoning=reasons and keeps_history, first_call_id=calls
+        )
+    if reasons and not keeps_history:
         _show_last_reasoning(sample, exchange)
     return sample
 
@@ -67,32 +78,30 @@ def _num_turns(rng: random.Random) -> int:
     return rng.randint(5, 12) if kind < 0.93 else rng.randint(16, 32)
 
 
-def exchanges(rng: random.Random, offered: list[tools.Tool], count: int) -> Iterator[Exchange]:
+def exchanges(
+    rng: random.Random, offered: list[tools.Tool], count: int, *, has_recall: bool = True
+) -> Iterator[Exchange]:
     """Yield `count` exchanges of one dialogue; recall reaches back over all of them."""
-    memory = Memory()
-    kinds = {tool.kind for tool in offered}
+    memory = Memory() if has_recall else None
     for turn in range(count):
         if offered and rng.random() < 0.6:
             yield tools.use(offered, rng)
-        elif turn == count - 1 and not memory.is_empty and rng.random() < 0.5:
+        elif turn == count - 1 and memory and not memory.is_empty and rng.random() < 0.5:
             yield memory.ask(rng)
         else:
-            yield _plain(rng, memory, has_tools=bool(kinds))
+            yield _plain(rng, memory, has_tools=bool(offered))
 
 
-def _plain(rng: random.Random, memory: Memory, *, has_tools: bool) -> Exchange:
-    family = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-    if family == "tell" or (family == "ask" and memory.is_empty and rng.random() < 0.8):
-        return memory.tell(rng)
-    if family == "ask":
-        return memory.ask(rng)
+def _plain(rng: random.Random, memory: Memory | None, *, has_tools: bool) -> Exchange:
+    draws = dict(_PLAIN)
+    if memory:
+        draws |= {"tell": memory.tell, "ask": memory.ask}
+    family = rng.choices(list(draws), [WEIGHTS[family] for family in draws])[0]
+    if memory and family == "ask" and memory.is_empty and rng.random() < 0.8:
+        family = "tell"
     if family == "needs_tool" and has_tools:
         family = "outside"
-    return {
-        "topic": knowledge.topic, "question": knowledge.question, "capital": knowledge.capital,
-        "outside": knowledge.outside, "needs_tool": knowledge.needs_tool,
-        "haiku": writing.haiku, "json": writing.to_json, "repeat": writing.repeat,
-    }[family](rng)  # fmt: skip
+    return draws[family](rng)
 
 
 def _show_last_reasoning(sample: Sample, last: Exchange) -> None:

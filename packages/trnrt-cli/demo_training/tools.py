@@ -20,7 +20,7 @@ class Tool:
 
     def to_openai(self, *, is_verbose: bool) -> Message:
         schema: Message = {"type": "string"}
-        parameters = {
+        parameters: Message = {
             "type": "object",
             "properties": {self.argument: schema},
             "required": [self.argument],
