@@ -102,7 +102,9 @@ def _read(tensors: dict[str, Tensor], name: str) -> Tensor:
 
 def export(state: dict[str, Tensor], folder: Path, shape: ModelShape) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(to_released(state, shape), folder / "model.safetensors", {"format": "pt"})
+    weights_path = folder / "model.safetensors"
+    save_file(to_released(state, shape), weights_path, {"format": "pt"})
+    weights_path.chmod(0o644)
     for name, content in (
         ("config.json", to_config(shape)),
         ("generation_config.json", to_generation_config()),

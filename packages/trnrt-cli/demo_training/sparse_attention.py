@@ -64,7 +64,8 @@ def select_tokens(scores_BTP: Tensor, *, pool: int, topk: int, length: int) -> T
     positions = torch.arange(length)
     complete = is_complete(positions, num_pools, pool)
     scores = scores_BTP.masked_fill(~complete, -torch.inf)
-    best = scores.topk(min(topk // pool, num_pools), -1).indices
+    # Ties go to the older pool, as when served; topk alone does not promise it.
+    best = scores.sort(-1, descending=True, stable=True).indices[..., : topk // pool]
     chosen = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, True) & complete
     tokens = F.pad(chosen.repeat_interleave(pool, -1), (0, length - num_pools * pool))
     tail_start = (positions + 1) // pool * pool
