@@ -65,7 +65,8 @@ def select_tokens(scores_BTP: Tensor, *, pool: int, topk: int, length: int) -> T
     complete = is_complete(positions, num_pools, pool)
     scores = scores_BTP.masked_fill(~complete, -torch.inf)
     # Ties go to the older pool, as when served; topk alone does not promise it.
-    best = scores.sort(-1, descending=True, stable=True).indices[..., : topk // pool]
+    order = torch.sort(scores, dim=-1, descending=True, stable=True).indices
+    best = order[..., : topk // pool]
     chosen = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, True) & complete
     tokens = F.pad(chosen.repeat_interleave(pool, -1), (0, length - num_pools * pool))
     tail_start = (positions + 1) // pool * pool
