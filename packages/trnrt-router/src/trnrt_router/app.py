@@ -13,6 +13,7 @@ from trnrt_router.disconnect import ClientGone
 from trnrt_router.errors import ApiError, ErrorBody, ErrorReply
 from trnrt_router.routes.chat import chat_route
 from trnrt_router.routes.completions import completions_route
+from trnrt_router.routes.document import document_route
 from trnrt_router.routes.generate import CLIENT_GONE
 from trnrt_router.routes.health import health_routes
 from trnrt_router.routes.json_reply import json_reply
@@ -38,6 +39,7 @@ def create_app(service: Service) -> Litestar:
             *models_routes(service),
             *health_routes(service),
             metrics_route(service),
+            document_route(),
         ],
         on_startup=[connect],
         on_shutdown=[service.close],

@@ -104,7 +104,7 @@ async def _report_progress(service: Service, listener: socket.socket) -> None:
             now = (engine.state, engine.detail)
             if shown.get(engine.name) != now and engine.state is not EngineState.LOST:
                 shown[engine.name] = now
-                logger.info("engine %s: %s %s", engine.name, engine.state, engine.detail)
+                logger.info("engine %s: %s", engine.name, engine.detail or engine.state)
         await asyncio.sleep(PROGRESS_S)
     logger.info(
         "ready url=http://%s:%d model=%s engines=%d seconds=%.1f",

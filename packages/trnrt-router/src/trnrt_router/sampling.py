@@ -13,8 +13,6 @@ from trnrt_router.openai.decode import integer, optional_integer
 from trnrt_router.protocol import EngineInfo, SamplingParams
 
 MAX_TOP_LOGPROBS = 20
-MAX_STOP_STRINGS = 16
-MAX_STOP_CHARS = 1024
 NUM_SEEDS = 2**32
 
 
@@ -69,19 +67,7 @@ def fit_to_window(params: SamplingParams, room: int) -> SamplingParams:
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     """Return the stop strings of a request."""
-    strings = [stop] if isinstance(stop, str) else stop or []
-    if len(strings) > MAX_STOP_STRINGS:
-        raise InvalidRequest(
-            f"stop has {len(strings)} strings, at most {MAX_STOP_STRINGS} are allowed",
-            param="stop",
-        )
-    for text in strings:
-        if not 0 < len(text) <= MAX_STOP_CHARS:
-            raise InvalidRequest(
-                f"a stop string must have 1 to {MAX_STOP_CHARS} characters, one has {len(text)}",
-                param="stop",
-            )
-    return tuple(strings)
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
 def checked_num_logprobs(value: float | None, param: str) -> int | None:

@@ -128,7 +128,7 @@ class Worker:
 
     def engine(self) -> ServedEngine:
         if self._engine is None or self.health.state != "ready":
-            raise EngineUnavailable(f"{self.health.state}: {self.health.detail}".rstrip(": "))
+            raise EngineUnavailable(self.health.detail or self.health.state)
         return self._engine
 
     async def submit(self, body: bytes) -> None:

@@ -8,15 +8,63 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from trnrt_router.openai.common import (
+    Bias,
+    CacheSalt,
     Fraction,
     Integer,
     NotNegative,
     Penalty,
     Positive,
+    Refused,
+    RepetitionPenalty,
+    SessionKey,
+    Stop,
     StreamOptions,
     Temperature,
+    TextFormat,
     Usage,
+    documented,
 )
+
+_A_TEXT = {"type": "string"}
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {
+            "anyOf": [
+                _A_TEXT,
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"type": {"const": "text"}, "text": _A_TEXT},
+                        "required": ["type", "text"],
+                    },
+                },
+            ]
+        },
+        "reasoning_content": _A_TEXT,
+    },
+    "required": ["role", "content"],
+}
+_TOOL = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
+                "description": _A_TEXT,
+                "parameters": {"type": "object"},
+            },
+            "required": ["name"],
+        },
+    },
+    "required": ["function"],
+}
+_EFFORT = {"enum": ["minimal", "low", "medium", "high", "xhigh", "max"]}
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +73,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     `messages` and `tools` stay plain mappings: the checkpoint's chat template reads them.
     """
 
-    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    messages: Annotated[list[Annotated[dict[str, Any], documented(_MESSAGE)]], Meta(min_length=1)]
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -38,40 +86,42 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     min_p: Fraction | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: dict[str, Bias] | None = None
     logprobs: bool | None = None
     top_logprobs: NotNegative | None = None
     seed: Integer | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | None = None
     stop_token_ids: list[Integer] | None = None
     include_stop_str_in_output: bool | None = None
     min_tokens: NotNegative | None = None
     ignore_eos: bool | None = None
 
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
+    tools: list[Annotated[dict[str, Any], documented(_TOOL)]] | None = None
+    tool_choice: Annotated[str | dict[str, Any], documented({"enum": ["auto", "none"]})] | None = (
+        None
+    )
+    parallel_tool_calls: Annotated[bool, documented({"const": True})] | None = None
+    response_format: TextFormat | None = None
+    reasoning_effort: Annotated[str, documented(_EFFORT)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
-    session_id: str | None = None
-    prompt_cache_key: str | None = None
-    cache_salt: Annotated[str, Meta(max_length=1024)] | None = None
+    session_id: SessionKey | None = None
+    prompt_cache_key: SessionKey | None = None
+    cache_salt: CacheSalt | None = None
     priority: Integer | None = None
     user: str | None = None
     safety_identifier: str | None = None
     metadata: dict[str, Any] | None = None
 
     # Known and refused unless they ask for what happens anyway.
-    modalities: list[str] | None = None
-    audio: Any = None
-    functions: Any = None
-    function_call: Any = None
-    web_search_options: Any = None
+    modalities: list[Annotated[str, documented({"const": "text"})]] | None = None
+    audio: Refused = None
+    functions: Refused = None
+    function_call: Refused = None
+    web_search_options: Refused = None
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 # Clients send 5.0 where they mean 5 (JSON has one number type); `integer` narrows it.
-Integer = int | float
-Positive = Annotated[int, Meta(ge=1)] | Annotated[float, Meta(ge=1)]
-NotNegative = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
+_AN_INTEGER = {"type": "integer"}
+Integer = Annotated[int | float, Meta(extra_json_schema=_AN_INTEGER)]
+Positive = Annotated[
+    Annotated[int, Meta(ge=1)] | Annotated[float, Meta(ge=1)], Meta(extra_json_schema=_AN_INTEGER)
+]
+NotNegative = Annotated[
+    Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)], Meta(extra_json_schema=_AN_INTEGER)
+]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Meta(gt=0, le=10)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+Stop = StopString | Annotated[list[StopString], Meta(max_length=16)]
+CacheSalt = Annotated[str, Meta(max_length=1024)]
+SessionKey = Annotated[str, Meta(max_length=512)]
+
+
+def documented(schema: dict[str, Any]) -> Meta:
+    """Say in the OpenAPI document what a plain JSON type cannot; validation is elsewhere."""
+    return Meta(extra_json_schema=schema)
+
+
+Refused = Annotated[Any, documented({"type": "null"})]
+TextFormat = Annotated[
+    dict[str, Any], documented({"properties": {"type": {"const": "text"}}, "required": ["type"]})
+]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):

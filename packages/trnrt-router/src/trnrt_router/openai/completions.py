@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from trnrt_router.openai.common import (
+    Bias,
+    CacheSalt,
     Fraction,
     Integer,
     NotNegative,
     Penalty,
     Positive,
+    RepetitionPenalty,
+    SessionKey,
+    Stop,
     StreamOptions,
     Temperature,
+    TextFormat,
     Usage,
+    documented,
 )
+
+_TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+# `allOf`, because msgspec's own description of the union stands beside it.
+_PROMPT = {
+    "allOf": [
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+                _TOKEN_IDS,
+                {"type": "array", "items": _TOKEN_IDS, "minItems": 1},
+            ]
+        }
+    ]
+}
 
 
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +47,10 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     `prompt` is a string, a list of strings, a list of token ids or a list of such lists.
     """
 
-    prompt: str | Annotated[list[str | Integer | list[Integer]], Meta(min_length=1)]
+    prompt: Annotated[
+        str | Annotated[list[str | Integer | list[Integer]], Meta(min_length=1)],
+        documented(_PROMPT),
+    ]
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -37,27 +62,27 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     min_p: Fraction | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: dict[str, Bias] | None = None
     logprobs: NotNegative | None = None
     seed: Integer | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | None = None
     stop_token_ids: list[Integer] | None = None
     include_stop_str_in_output: bool | None = None
     min_tokens: NotNegative | None = None
     ignore_eos: bool | None = None
 
-    session_id: str | None = None
-    prompt_cache_key: str | None = None
-    cache_salt: Annotated[str, Meta(max_length=1024)] | None = None
+    session_id: SessionKey | None = None
+    prompt_cache_key: SessionKey | None = None
+    cache_salt: CacheSalt | None = None
     priority: Integer | None = None
     user: str | None = None
 
     # Known and refused unless they ask for what happens anyway.
-    echo: bool | None = None
+    echo: Annotated[bool, documented({"const": False})] | None = None
     best_of: Positive | None = None
-    suffix: str | None = None
-    response_format: dict[str, Any] | None = None
+    suffix: Annotated[str, documented({"const": ""})] | None = None
+    response_format: TextFormat | None = None
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ def _invalid(message: str) -> InvalidRequest:
     if (missing := _MISSING.search(message)) is not None:
         param = missing["name"]
     if (place := _AT_PATH.search(message)) is not None:
-        path = place["path"].replace("[", ".").replace("]", "").lstrip(".")
+        path = place["path"].replace("[...]", "").replace("[", ".").replace("]", "").lstrip(".")
         param = f"{path}.{param}" if param and path else path or param
         message = message[: place.start()]
     subject = f"{param}: " if param else ""

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from support.fuzzing import CHECKS, fuzz_settings, fuzzed_routes, name_no_model
+from support.live_router import live_router
+from support.scripted_engine import Script, ScriptedEngine, ScriptedEngineClient
+from trnrt_router.openapi import openapi_document
+
+routes = fuzzed_routes()
+
+
+@pytest.fixture(scope="module")
+def url(words, engine_info):
+    engine = ScriptedEngine(
+        info=engine_info,
+        script=Script(steps=[*words.tokens("a</think>b"), [words.eos]], repeat=True),
+        step_s=0.0,
+    )
+    with live_router([ScriptedEngineClient(engine)]) as router:
+        yield router.url
+
+
+def test_every_route_but_the_document_is_in_it(rig):
+    served = {
+        path.replace("{name:path}", "{id}")
+        for path in rig.http.get("/openapi.json").json()["paths"]
+    }
+    assert served == set(openapi_document()["paths"])
+
+
+@routes.parametrize()
+@fuzz_settings(60)
+def test_no_request_is_a_server_error(url, case):
+    name_no_model(case)
+    case.call_and_validate(base_url=url, checks=CHECKS, timeout=30)
