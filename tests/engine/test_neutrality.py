@@ -72,37 +72,47 @@ def run_together(engine: SteppedCore, together: list[Ask]) -> None:
     engine.run()
 
 
-@settings(
-    max_examples=12,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(
+any_traffic = given(
     together=st.lists(asks, min_size=2, max_size=5),
     max_num_seqs=st.integers(1, 5),
     max_num_batched_tokens=st.sampled_from([64, 128, 192, 512]),
     num_steps_ahead=st.sampled_from([0, 1]),
 )
-def test_tokens_are_those_of_the_request_alone(
-    tiny_model: Model,
-    together: list[Ask],
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    num_steps_ahead: int,
-) -> None:
-    engine = SteppedCore(
-        tiny_core(
-            tiny_model,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            num_steps_ahead=num_steps_ahead,
-        )
+
+
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
+
+
+def check_against_alone(model: Model, together: list[Ask], **fields) -> None:
+    engine = SteppedCore(tiny_core(model, **fields))
     run_together(engine, together)
     assert engine.is_all_free()
     for index, ask in enumerate(together):
         name = f"r{index}"
-        assert (engine.tokens(name), engine.logprobs(name)) == alone(tiny_model, ask)
+        assert (engine.tokens(name), engine.logprobs(name)) == alone(model, ask)
+
+
+@examples(8)
+@any_traffic
+def test_tokens_are_those_of_the_request_alone(
+    tiny_model: Model, together: list[Ask], **fields
+) -> None:
+    check_against_alone(tiny_model, together, **fields)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@examples(200)
+@any_traffic
+def test_tokens_are_those_of_the_request_alone_in_long(
+    tiny_model: Model, together: list[Ask], **fields
+) -> None:
+    check_against_alone(tiny_model, together, **fields)
 
 
 @pytest.mark.parametrize("chunk", [64, 128, 192, 256, 320, 448])

@@ -120,6 +120,28 @@ def test_row_with_nan_fails_alone() -> None:
     assert session.tokens("a") == session.tokens("c") == expected_outputs(PROMPT, 10)
 
 
+def test_failed_step_does_not_harm_the_step_made_ahead_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Session(num_steps_ahead=1)
+    session.submit("stream", PROMPT, max_tokens=12)
+    for _ in range(4):
+        session.step()
+
+    def run_out_of_memory(*args: object) -> None:
+        raise MemoryError("no room for a chunk")
+
+    session.submit("lost", PROMPT, max_tokens=12)
+    with monkeypatch.context() as patch:
+        patch.setattr(session.model, "prefill", run_out_of_memory)
+        session.step()  # launches the chunk that fails
+    session.submit("later", PROMPT, max_tokens=12)
+    session.run()
+    assert "no room for a chunk" in session.end("lost").error.message
+    assert session.tokens("stream") == session.tokens("later") == expected_outputs(PROMPT, 12)
+    assert session.is_all_free()
+
+
 def test_step_without_a_draw_has_an_empty_result() -> None:
     assert LaunchedStep(None, 1).result() == StepResult()
 

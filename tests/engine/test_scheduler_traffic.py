@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.paged_counter import expected_outputs
+from support.paged_counter import QuickModel, expected_outputs
 from support.virtual_engine import VirtualEngine
 from trnrt_engine.api import FinishReason
 
@@ -48,7 +50,7 @@ traffic = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     operations=traffic,
     depth=st.sampled_from([0, 1]),
@@ -103,7 +105,7 @@ def test_random_traffic_leaves_nothing_behind(
         assert end.num_output_tokens == num_prior + len(tokens)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 200), st.integers(1, 40)), min_size=1, max_size=12),
     depth=st.sampled_from([0, 1]),
@@ -122,3 +124,33 @@ def test_streams_wait_for_one_chunk_at_most(
             name = row.request.request_id
             assert at - last_seen.get(name, at) <= 2
             last_seen[name] = at
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_thousands_of_steps_of_load_leave_nothing_behind(depth: int) -> None:
+    chance = random.Random(depth)
+    engine = VirtualEngine(num_pages=48, max_num_seqs=6, depth=depth, model=QuickModel())
+    submitted, longest_queue = 0, 0
+    while len(engine.plans) < 3_000:
+        if chance.random() < 0.12 and len(engine.scheduler.waiting) < 40:
+            engine.submit(
+                f"r{submitted}",
+                [submitted % 97] * chance.randint(1, 120),
+                max_tokens=chance.randint(1, 60),
+                deadline_s=chance.choice([None, None, 1.0]),
+            )
+            submitted += 1
+        if chance.random() < 0.01:
+            engine.abort(f"r{chance.randrange(submitted + 1)}")
+        engine.step(fails=chance.random() < 0.002)
+        longest_queue = max(longest_queue, len(engine.scheduler.waiting))
+    engine.run_until_idle()
+    assert engine.is_empty()
+    assert longest_queue > 6  # the load was one
+    metrics = engine.metrics
+    ended = metrics.requests_finished + metrics.requests_failed + metrics.requests_aborted
+    assert ended == submitted > 150
+    assert all(
+        sum(delta.finish_reason is not None for delta in deltas) == 1
+        for deltas in engine.deltas.values()
+    )

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from support.paged_counter import VOCAB_SIZE, PagedCounter
 from trnrt_engine.api import EngineInfo
 from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.core import EngineCore
 from trnrt_engine.intake import RequestLimits
-from trnrt_engine.loop import EngineCore
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.plan import SchedulerOutput, StepResult
 from trnrt_engine.scheduler import Scheduler

@@ -49,6 +49,20 @@ def expected_outputs(
     return outputs
 
 
+class QuickModel:
+    """Draws the output's own index; for traffic whose tokens do not matter."""
+
+    def run(self, plan: SchedulerOutput) -> StepResult:
+        """Execute one plan."""
+        rows = [row.output_index % VOCAB_SIZE for row in plan.decode]
+        if plan.prefill is not None and plan.prefill.samples:
+            rows = [0]
+        return StepResult(token_ids=rows, is_finite=[True] * len(rows))
+
+    def skip(self) -> None:
+        """Note a step that failed."""
+
+
 class PagedCounter:
     """Run plans; results of the last plan feed rows whose token is still being drawn."""
 
@@ -73,7 +87,8 @@ class PagedCounter:
             for row in plan.decode:
                 token_id = row.token_id
                 if token_id is None:
-                    token_id = self._last.token_ids[row.previous_row]
+                    drawn = self._last.token_ids
+                    token_id = drawn[row.previous_row] if drawn else 0
                 rows.append(
                     (
                         row.state_slot,
@@ -87,6 +102,10 @@ class PagedCounter:
             is_finite=[slot not in self.bad_slots for slot, _ in rows],
         )
         return self._last
+
+    def skip(self) -> None:
+        """Note a step that failed: nothing can stand on what it would have drawn."""
+        self._last = StepResult()
 
     def _step(self, slot: int, page_ids: Sequence[int], position: int, token_id: int) -> int:
         count, state = self._states.get(slot, (0, 0)) if position else (0, 0)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
+import time
 
 from trnrt_engine.api import EngineRequest, SamplingParams, TokenDelta
+from trnrt_engine.core import EngineCore, Stepper
 from trnrt_engine.intake import make_request
-from trnrt_engine.loop import EngineCore, StepHandle
-from trnrt_engine.plan import SchedulerOutput
 
 
 class SteppedCore:
-    """Does what the loop does, without its thread.
+    """The engine's own steps, without its thread.
 
     Attributes:
         deltas: all deltas of a request, by id.
@@ -20,7 +19,7 @@ class SteppedCore:
     def __init__(self, core: EngineCore) -> None:
         self.core = core
         self.deltas: dict[str, list[TokenDelta]] = {}
-        self._in_flight: deque[tuple[SchedulerOutput, StepHandle]] = deque()
+        self._stepper = Stepper(core, clock=time.monotonic)
 
     def submit(
         self, name: str, prompt: list[int], *, prior: list[int] | None = None, **sampling
@@ -33,24 +32,17 @@ class SteppedCore:
             sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **sampling}),
         )
         self.core.scheduler.add(make_request(spec, self.core.limits, arrival_s=0.0))
-        self._settle()
+        self._settle(self.core.scheduler.take_deltas())
 
     def abort(self, name: str) -> None:
         """Abort between two steps."""
         self.core.scheduler.abort(name)
-        self._settle()
+        self._settle(self.core.scheduler.take_deltas())
 
     def step(self) -> bool:
         """Run one step; False when no request is left."""
-        scheduler = self.core.scheduler
-        plan = scheduler.schedule()
-        if plan is not None:
-            self._in_flight.append((plan, self.core.runner.launch(plan)))
-        while len(self._in_flight) > (self.core.num_steps_ahead if plan is not None else 0):
-            landed, handle = self._in_flight.popleft()
-            scheduler.commit(landed, handle.result())
-        self._settle()
-        return scheduler.has_work
+        self._settle(self._stepper.step())
+        return self.core.scheduler.has_work
 
     def run(self) -> None:
         """Step until no request is left."""
@@ -79,7 +71,7 @@ class SteppedCore:
             and cache.num_free_state_slots == cache.num_state_slots
         )
 
-    def _settle(self) -> None:
+    def _settle(self, deltas: list[TokenDelta]) -> None:
         self.core.scheduler.check_integrity()
-        for delta in self.core.scheduler.take_deltas():
+        for delta in deltas:
             self.deltas.setdefault(delta.request_id, []).append(delta)

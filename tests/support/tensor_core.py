@@ -8,7 +8,7 @@ from support.counting_core import NUM_SCRATCH, GatedRunner, counting_core
 from support.paged_counter import VOCAB_SIZE
 from support.torch_counter import TorchCounter
 from trnrt_engine.batch import Buckets
-from trnrt_engine.loop import EngineCore
+from trnrt_engine.core import EngineCore
 from trnrt_engine.runner import Runner
 from trnrt_kernels.sampling import SamplingState
 

@@ -9,9 +9,9 @@ import torch
 
 from support.tiny_checkpoint import make_tiny_checkpoint
 from trnrt_engine.api import SamplingParams
+from trnrt_engine.core import EngineCore
 from trnrt_engine.generation_config import GenerationConfig
 from trnrt_engine.loading import make_core
-from trnrt_engine.loop import EngineCore
 from trnrt_kernels.memory_plan import plan_memory
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.model import Model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from support.paged_counter import VOCAB_SIZE, PagedCounter
+from support.paged_counter import VOCAB_SIZE, PagedCounter, QuickModel
 from trnrt_engine.api import EngineRequest, SamplingParams, TokenDelta
 from trnrt_engine.cache.manager import CacheManager
 from trnrt_engine.errors import StepFailed
@@ -34,6 +34,7 @@ class VirtualEngine:
         eos_token_ids: tuple[int, ...] = (),
         depth: int = 0,
         step_s: float = 0.01,
+        model: PagedCounter | QuickModel | None = None,
     ) -> None:
         self.now_s = 100.0
         self.metrics = EngineMetrics()
@@ -57,7 +58,7 @@ class VirtualEngine:
             page_size=page_size,
             eos_token_ids=eos_token_ids,
         )
-        self.model = PagedCounter(page_size=page_size)
+        self.model = model or PagedCounter(page_size=page_size)
         self.deltas: dict[str, list[TokenDelta]] = {}
         self.plans: list[SchedulerOutput] = []
         self._depth = depth
@@ -87,6 +88,8 @@ class VirtualEngine:
         plan = self.scheduler.schedule()
         if plan is not None:
             self.plans.append(plan)
+            if fails:
+                self.model.skip()
             self._in_flight.append((plan, None if fails else self.model.run(plan)))
         self.now_s += self._step_s
         while len(self._in_flight) > (self._depth if plan is not None else 0):

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from trnrt_kernels.models.glm5_next.inputs import DecodeInputs, PrefillInputs
 
 from trnrt_engine.api import EngineRequest
 from trnrt_engine.plan import DecodeRow, PrefillChunk
 from trnrt_kernels.counter_rng import request_seed
+from trnrt_kernels.models.glm5_next.inputs import DecodeInputs, PrefillInputs
 from trnrt_kernels.sampling import SamplingInputs
 
 
@@ -94,7 +94,8 @@ def decode_inputs(
     """Build the inputs of one decode.
 
     Args:
-        drawn_B: tokens drawn by the step before, for rows that stand on one of them.
+        drawn_B: tokens drawn by the step before, for rows that stand on one of them; None where
+            it drew none or failed, and with it every request that stands on it.
     """
     num_rows = smallest_bucket(buckets.decode_rows, len(rows))
     num_pages = smallest_bucket(buckets.context_pages, max(len(row.page_ids) for row in rows))

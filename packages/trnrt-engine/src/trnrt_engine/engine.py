@@ -22,10 +22,11 @@ from trnrt_engine.api import (
     TokenDelta,
 )
 from trnrt_engine.config import EngineConfig
+from trnrt_engine.core import EngineCore, stats_of
 from trnrt_engine.errors import DuplicateRequest, EngineOverloaded, EngineUnavailable
 from trnrt_engine.feed import Feed
 from trnrt_engine.intake import Turnover, make_request
-from trnrt_engine.loop import Abort, Close, EngineCore, EngineLoop, stats_of
+from trnrt_engine.loop import Abort, Close, EngineLoop
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from trnrt_engine.api import EngineInfo
 from trnrt_engine.batch import Buckets
 from trnrt_engine.cache.manager import CacheManager
 from trnrt_engine.config import EngineConfig
+from trnrt_engine.core import EngineCore
 from trnrt_engine.generation_config import GenerationConfig, read_generation_config
 from trnrt_engine.graphs import check_graphs
 from trnrt_engine.intake import RequestLimits
-from trnrt_engine.loop import EngineCore
 from trnrt_engine.machine import free_memory_bytes
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.runner import Runner

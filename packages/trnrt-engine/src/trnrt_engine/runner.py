@@ -97,10 +97,11 @@ class Runner:
     @torch.inference_mode()
     def launch(self, plan: SchedulerOutput) -> LaunchedStep:
         """Start a step; rows may stand on tokens of the step launched before it."""
+        drawn_B, self._drawn_B = self._drawn_B, None  # nothing to stand on if this step raises
         if plan.prefill is not None:
             outputs, num_rows = self._prefill(plan.prefill), 1
         else:
-            outputs, num_rows = self._decode(plan.decode), len(plan.decode)
+            outputs, num_rows = self._decode(plan.decode, drawn_B), len(plan.decode)
         self._drawn_B = None if outputs is None else outputs.token_ids_B
         return LaunchedStep(outputs, num_rows)
 
@@ -116,10 +117,10 @@ class Runner:
         inputs = prefill_inputs(chunk, self._tables, self._buckets)
         return self._model.prefill(inputs, self.caches, sampling, self._sampling_state)
 
-    def _decode(self, rows: Sequence[DecodeRow]) -> StepOutputs:
+    def _decode(self, rows: Sequence[DecodeRow], drawn_B: Tensor | None) -> StepOutputs:
         for row in rows:
             self._tables.update(row.state_slot, row.page_ids, is_first=False)
-        inputs = decode_inputs(rows, self._tables, self._buckets, drawn_B=self._drawn_B)
+        inputs = decode_inputs(rows, self._tables, self._buckets, drawn_B=drawn_B)
         # What a forced row draws is dropped: it is counted on the scratch slot of its row.
         draws = [
             Draw(
