@@ -36,12 +36,19 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 COMMON = _options(
     config_file_option,
     _option("--model", required=True, help="Model folder, or the name of a shipped model (demo)."),
-    _option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    _option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Log lines for people or for collectors.",
+    ),
     _option(
         "--log-level",
         type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
         default="INFO",
         show_default=True,
+        help="Quietest lines that are still logged.",
     ),
     _option(
         "--grace-s",
@@ -54,7 +61,13 @@ COMMON = _options(
 FRONT = _options(
     _option("--served-model-name", help="Name clients ask for  [default: the model's]"),
     _option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
-    _option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True),
+    _option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=8000,
+        show_default=True,
+        help="Port to listen on; 0 takes a free one.",
+    ),
     _option(
         "--keepalive-s",
         type=click.FloatRange(min=0, min_open=True),
@@ -82,7 +95,13 @@ def commands() -> None:
 @commands.command()
 @COMMON
 @FRONT
-@_option("--engines", type=click.IntRange(min=1), default=2, show_default=True)
+@_option(
+    "--engines",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Engine processes to run.",
+)
 @ENGINE
 def serve(**settings: Any) -> None:
     """Serve a model: engines and router, started, watched and drained as one."""
@@ -114,7 +133,13 @@ def router(**settings: Any) -> None:
 @commands.command()
 @COMMON
 @_option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@_option("--port", type=click.IntRange(0, 65535), default=8100, show_default=True)
+@_option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8100,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
+)
 @click.option("--unix-socket", type=click.Path(path_type=Path), help="Listen here instead.")
 @click.option("--parent-pid", type=int, hidden=True, help="Die with this process.")
 @ENGINE
