@@ -97,6 +97,7 @@ def check_against_alone(model: Model, together: list[Ask], **fields) -> None:
         assert (engine.tokens(name), engine.logprobs(name)) == alone(model, ask)
 
 
+@pytest.mark.timeout(400)
 @examples(8)
 @any_traffic
 def test_tokens_are_those_of_the_request_alone(
@@ -107,7 +108,7 @@ def test_tokens_are_those_of_the_request_alone(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@examples(200)
+@examples(100)
 @any_traffic
 def test_tokens_are_those_of_the_request_alone_in_long(
     tiny_model: Model, together: list[Ask], **fields
