@@ -17,7 +17,7 @@ from uv import find_uv_bin
 from support.source_tree import PACKAGES, ROOT
 
 TORCH = "torch==2.13.0"
-LIMIT_S = 300
+LIMIT_S = 400
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pytest
 from support.source_tree import HEAVY, PACKAGES, ROOT
 from support.tiny_checkpoint import make_tiny_checkpoint
 
-pytestmark = [pytest.mark.packaging, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
 MakeEnvironment = Callable[..., Any]
 TRNRT = {f"trnrt-{package}" for package in PACKAGES}

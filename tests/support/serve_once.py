@@ -14,7 +14,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-READY_LIMIT_S = 90
+READY_LIMIT_S = 240
 STOP_LIMIT_S = 30
 
 
