@@ -96,6 +96,14 @@ def test_logprobs_come_in_order_and_number() -> None:
     assert drawn == [d.logprobs[0].logprob for d in session.deltas["a"]]
 
 
+def test_only_steps_that_compute_are_timed() -> None:
+    session = Session()
+    session.submit("a", PROMPT, max_tokens=4)
+    session.run()
+    session.step()  # nothing to do
+    assert sum(session.core.metrics.step_s.snapshot().counts) == session.core.metrics.steps == 4
+
+
 def test_steps_are_padded_to_the_smallest_bucket() -> None:
     session = Session()
     for index in range(3):

@@ -74,7 +74,8 @@ class Stepper:
         num_ahead = self._core.num_steps_ahead if plan is not None else 0
         while len(self._in_flight) > num_ahead:
             self._land(*self._in_flight.popleft())
-        self._core.metrics.step_s.observe(self._clock() - started_s)
+        if plan is not None:
+            self._core.metrics.step_s.observe(self._clock() - started_s)
         self._started_s = None
         return scheduler.take_deltas()
 
