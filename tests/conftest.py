@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from support.slow_budget import SlowBudget
 
 TESTS = Path(__file__).parent
 LATE_LAYERS = ("e2e", "packaging")
+
+# How long an example takes on a loaded machine says nothing about the code.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
