@@ -1,10 +1,14 @@
 """Loading: every value where it belongs, nothing unfit accepted, no more memory than promised."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from support.tiny_checkpoint import (
     make_tiny_checkpoint,
@@ -218,18 +222,24 @@ def test_text_layer_beyond_the_config_is_not_taken_for_a_draft_layer(tmp_path):
         load_weights(broken(tmp_path, change), CONFIG)
 
 
-def peak_allocated_bytes(run):
-    """Largest sum of live CPU tensor bytes that torch allocated while `run` ran."""
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profiler:
-        result = run()
-    live = peak = 0
-    for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            live += event.nbytes()
-            peak = max(peak, live)
-    return peak, result
+class PeakBytes(TorchDispatchMode):
+    """Largest sum of storages that ops have allocated and that are still alive."""
+
+    def __init__(self):
+        super().__init__()
+        self.live = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.live = {key: kept for key, kept in self.live.items() if not kept[0].expired()}
+        allocates = all(returned.alias_info is None for returned in func._schema.returns)
+        for tensor in tree_leaves(result):
+            if allocates and isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self.live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.peak = max(self.peak, sum(size for _, size in self.live.values()))
+        return result
 
 
 @pytest.mark.parametrize("fp8", [True, False], ids=["fp8", "bf16"])
@@ -237,12 +247,41 @@ def test_peak_memory_is_the_weights_held_plus_one_tensor(tmp_path, fp8):
     sizes = {"hidden_size": 256, "moe_intermediate_size": 256, "n_routed_experts": 16}
     config = Glm5NextConfig.from_dict(tiny_config(**sizes))
     make_tiny_checkpoint(tmp_path, fp8=fp8, **sizes)
-    peak, weights = peak_allocated_bytes(lambda: load_weights(tmp_path, config, dtype="float32"))
+    with PeakBytes() as meter:
+        weights = load_weights(tmp_path, config, dtype="float32")
     held = sum(tensor.numel() * tensor.element_size() for _, tensor in weights.items())
     largest_part = max(
         tensor.numel() * tensor.element_size() for tensor in load_all(tmp_path).values()
     )
-    assert held <= peak <= held + largest_part
+    assert held <= meter.peak <= held + largest_part
+
+
+def resident_file_bytes(folder):
+    """Bytes of a folder's files that are mapped into this process and resident."""
+    total, is_inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            is_inside = str(folder) in line
+        elif is_inside and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+def test_mapped_files_are_given_back_while_loading(tmp_path):
+    sizes = {"hidden_size": 512, "moe_intermediate_size": 512, "n_routed_experts": 8}
+    config = Glm5NextConfig.from_dict(tiny_config(**sizes))
+    make_tiny_checkpoint(tmp_path, **sizes)
+    on_disk = sum(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
+    resident = []
+
+    def look(done, total):
+        if done > len(resident) * total / 10:  # ten looks are enough
+            resident.append(resident_file_bytes(tmp_path))
+
+    load_weights(tmp_path, config, progress=look)
+    assert len(resident) == 10
+    assert on_disk > 10_000_000
+    assert max(resident) < 1_000_000
 
 
 def load_all(folder):

@@ -147,8 +147,8 @@ def _copy_part(
     else:
         scales = files[scale.path].tensor(scale)
         dequantise_blocks(source, scales, out_RC=out.view(source.shape))
-        files[scale.path].release(scale)
-    files[entry.path].release(entry)
+        files[scale.path].release()
+    files[entry.path].release()
 
 
 class MappedFile:
@@ -171,9 +171,9 @@ class MappedFile:
             raw = raw.clone()
         return raw.view(dtype).view(entry.shape)
 
-    def release(self, entry: TensorEntry) -> None:
-        """Give back the memory of a tensor that has been copied."""
-        start = entry.offset - entry.offset % mmap.PAGESIZE
-        length = entry.offset + entry.num_bytes - start
-        if length > 0:
-            self._map.madvise(mmap.MADV_DONTNEED, start, length)
+    def release(self) -> None:
+        """Give back the memory of what has been read.
+
+        The whole file, not one tensor: a page fault also maps pages of the tensors beside it.
+        """
+        self._map.madvise(mmap.MADV_DONTNEED)
