@@ -116,12 +116,12 @@ def table(outcomes: list[Outcome]) -> str:
     rows = ["| family | right | of |", "| --- | ---: | ---: |"]
     for family in families:
         own = [outcome for outcome in outcomes if outcome.family == family]
-        rows.append(f"| {family} | {_num_right(own)} | {len(own)} |")
-    rows.append(f"| **all** | **{_num_right(outcomes)}** | **{len(outcomes)}** |")
+        rows.append(f"| {family} | {num_right(own)} | {len(own)} |")
+    rows.append(f"| **all** | **{num_right(outcomes)}** | **{len(outcomes)}** |")
     return "\n".join(rows)
 
 
-def _num_right(outcomes: list[Outcome]) -> int:
+def num_right(outcomes: list[Outcome]) -> int:
     return sum(outcome.complaint is None for outcome in outcomes)
 
 
@@ -145,7 +145,7 @@ def main() -> None:
     outcomes = evaluate(complete)
     print(report(outcomes))  # noqa: T201
     print(report(evaluate(complete, ("reported_apart", "long_recall"))))  # noqa: T201
-    sys.exit(_num_right(outcomes) < arguments.floor)
+    sys.exit(num_right(outcomes) < arguments.floor)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class ChatFormat:
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         env.filters["tojson"] = _tojson
-        self._template = env.from_string((model_dir / "chat_template.jinja").read_text("utf-8"))
+        self.template = env.from_string((model_dir / "chat_template.jinja").read_text("utf-8"))
 
     def render(
         self,
@@ -35,7 +35,7 @@ class ChatFormat:
         effort: str | None = None,
         add_generation_prompt: bool = False,
     ) -> str:
-        return self._template.render(
+        return self.template.render(
             messages=messages,
             tools=tools or None,
             reasoning_effort=effort,

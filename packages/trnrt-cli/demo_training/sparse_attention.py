@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from demo_training.norm import RMSNorm
 from demo_training.shape import ModelShape
 
-SAMPLED_QUERIES = 48
+SAMPLED_QUERIES = 96
 
 
 def split_heads(x_BTD: Tensor, heads: int) -> Tensor:

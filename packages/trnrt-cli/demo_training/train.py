@@ -33,14 +33,14 @@ class Recipe:
     """Everything that decides the result, given the code."""
 
     seed: int = 7
-    num_steps: int = 1150
+    num_steps: int = 1300
     batch_tokens: int = 2048
     muon_lr: float = 0.02
     adam_lr: float = 4e-3
     warmup_steps: int = 40
     decay_from: float = 0.5
-    sparse_from: float = 0.7
-    sinkhorn_steps: int = 4
+    short_sinkhorn_steps: int = 4
+    as_served_from: float = 0.5
     balance_rate: float = 2e-3
 
     def lr_scale(self, step: int) -> float:
@@ -58,7 +58,6 @@ class Trainer:
         torch.manual_seed(recipe.seed)
         self.model = DemoModel(ModelShape())
         self.model.train()
-        self.model.sinkhorn_steps = recipe.sinkhorn_steps
         self.optimizers = optimizer.build(
             self.model, muon_lr=recipe.muon_lr, adam_lr=recipe.adam_lr
         )
@@ -89,7 +88,7 @@ class Trainer:
         """One optimizer step; returns (answer loss, context loss, indexer loss)."""
         recipe = self.recipe
         ids, weights = next(self.batches)
-        self.model.is_sparse = self.step >= recipe.sparse_from * recipe.num_steps
+        self._set_stage()
         hidden, indexer_loss = self.model(ids[:, :-1])
         labels, weights = ids[:, 1:].flatten(), weights[:, 1:].flatten()
         kept = weights > 0
@@ -114,6 +113,13 @@ class Trainer:
         is_answer = weights == 1
         parts = (losses[is_answer].mean(), losses[~is_answer].mean(), indexer_loss)
         return torch.stack([part.detach() for part in parts])
+
+    def _set_stage(self) -> None:
+        """Train with dense attention and few Sinkhorn steps first, then as the model is served."""
+        is_served = self.step >= self.recipe.as_served_from * self.recipe.num_steps
+        self.model.is_sparse = is_served
+        served_steps = self.model.shape.sinkhorn_steps
+        self.model.sinkhorn_steps = served_steps if is_served else self.recipe.short_sinkhorn_steps
 
     def _average_gradients(self) -> None:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -172,6 +178,14 @@ class Trainer:
             each.load_state_dict(part)
         self.step, self.num_tokens = state["step"], state["num_tokens"]
         self.cpu_s = state["cpu_s"]
+        if not self.rank:
+            self._cut_log()
+
+    def _cut_log(self) -> None:
+        """Forget what was logged after the checkpoint."""
+        path = self.folder / "log.jsonl"
+        lines = path.read_text("utf-8").splitlines(keepends=True)
+        path.write_text("".join(ln for ln in lines if json.loads(ln)["step"] <= self.step), "utf-8")
 
 
 def _work(rank: int, recipe: Recipe, folder: Path) -> None:
