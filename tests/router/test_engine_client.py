@@ -112,6 +112,24 @@ def test_requests_share_one_stream_and_each_gets_its_own_deltas(socket_path):
         assert [i for delta in deltas for i in delta.token_ids] == [100 + number] * 3
 
 
+def test_an_id_in_use_is_refused_and_its_request_runs_on(socket_path):
+    async def scenario():
+        engine = ScriptedEngine(script=ENDLESS)
+        async with connected(socket_path, engine) as client, client_of(socket_path) as other:
+            await until(lambda: other.state is EngineState.READY)
+            mailbox = Mailbox()
+            await client.submit([request("same")], mailbox)
+            with pytest.raises(InvalidRequest, match="request_id same is in use"):
+                await other.submit([request("same")], Mailbox())
+            engine.step_gate.clear()
+            await mailbox.take(1.0)
+            engine.step_gate.set()
+            assert await mailbox.take(10.0)
+            return list(engine.aborted)
+
+    assert asyncio.run(scenario()) == []
+
+
 def test_abort_reaches_the_engine_and_a_normal_end_sends_none(socket_path):
     async def scenario():
         engine = ScriptedEngine(script=ENDLESS)

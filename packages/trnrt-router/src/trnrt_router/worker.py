@@ -19,6 +19,7 @@ from litestar.response import Stream
 
 from trnrt_engine.api import EngineHealth, EngineInfo, EngineRequest, EngineStats, TokenDelta
 from trnrt_engine.errors import (
+    DuplicateRequest,
     EngineOverloaded,
     EngineUnavailable,
     InvalidRequest,
@@ -146,6 +147,7 @@ class Worker:
         started: list[str] = []
         try:
             for request in submit.requests:
+                self._check_is_new(request.request_id)
                 self._owner[request.request_id] = stream
                 stream.owned.add(request.request_id)
                 started.append(request.request_id)
@@ -153,6 +155,11 @@ class Worker:
         except BaseException:
             await self.abort(started)
             raise
+
+    def _check_is_new(self, request_id: str) -> None:
+        # Before ownership is taken: the request that runs under this id must stay its owner's.
+        if request_id in self._owner:
+            raise DuplicateRequest(f"request_id {request_id} is in use", param="request_id")
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         for request_id in request_ids:
