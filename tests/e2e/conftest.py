@@ -8,7 +8,6 @@ import pytest
 from support.served import Served, served
 from support.tiny_checkpoint import make_tiny_checkpoint
 
-
 # Starting engines on a busy machine takes most of it; it counts for the first test of a server.
 LIMIT_S = 400
 

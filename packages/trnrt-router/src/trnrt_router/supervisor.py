@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 
 from trnrt_router.errors import TrnrtRouterError
 
@@ -131,30 +132,45 @@ class Supervisor:
     async def _run_once(self, child: _Child) -> int:
         command = child.command
         child.last_lines.clear()
-        child.process = process = await asyncio.create_subprocess_exec(
-            *command.argv,
-            env=dict(command.environment),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C is ours to pass on, after the drain
-        )
-        logger.info("engine started name=%s pid=%d", command.name, process.pid)
-        reading = asyncio.ensure_future(self._show_output(child, process.stdout))
-        try:
-            return await process.wait()
-        finally:
-            _kill_group(process.pid)
-            await reading
+        # A pipe of our own: asyncio's `wait` would also wait for whoever still holds its pipe.
+        read_fd, write_fd = os.pipe()
+        with os.fdopen(read_fd, "rb", buffering=0) as output:
+            try:
+                child.process = process = await asyncio.create_subprocess_exec(
+                    *command.argv,
+                    env=dict(command.environment),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=write_fd,
+                    stderr=write_fd,
+                    start_new_session=True,  # a Ctrl-C is ours to pass on, after the drain
+                )
+            finally:
+                os.close(write_fd)
+            logger.info("engine started name=%s pid=%d", command.name, process.pid)
+            reading = asyncio.ensure_future(self._show_output(child, output))
+            try:
+                return await process.wait()
+            finally:
+                _kill_group(process.pid)
+                await process.wait()
+                await reading
 
-    async def _show_output(self, child: _Child, output: asyncio.StreamReader | None) -> None:
+    async def _show_output(self, child: _Child, output: FileIO) -> None:
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), output
+        )
         rest = b""
-        while output is not None and (data := await output.read(READ_BYTES)):
-            *lines, rest = (rest + data).split(b"\n")
-            for raw in lines:
-                line = raw.decode(errors="replace").rstrip()
-                child.last_lines.append(line)
-                self._show_line(child.command.name, line)
+        try:
+            while data := await reader.read(READ_BYTES):
+                *lines, rest = (rest + data).split(b"\n")
+                for raw in lines:
+                    line = raw.decode(errors="replace").rstrip()
+                    child.last_lines.append(line)
+                    self._show_line(child.command.name, line)
+        finally:
+            transport.close()
 
 
 async def _end(child: _Child, grace_s: float) -> None:

@@ -1,0 +1,153 @@
+"""Router CPU per streamed token: `python tests/bench/router.py` (from the repository's root).
+
+Two scripted engine processes hand out a real text, a token a step, to 24 streams; the router
+process detokenises, parses and frames every token for a client of its own connection. Reported
+is the router process's CPU time per token, user and system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.demo_folder import DEMO_DIR
+from trnrt_router.text.tokenizer import Tokenizer
+
+TEXT = (
+    "The engine hands out one token a step; the router turns each into text, splits reasoning "
+    "from content and writes one event per token, so that a person sees the answer grow.</think>"
+    "Latency is what a reader feels: it should be the model's, never the router's. "
+)
+ENGINES = 2
+WARM_UP_S = 2.0
+GOAL_US = 100.0
+
+
+@contextlib.contextmanager
+def processes(step_s: float, streams: int) -> Iterator[tuple[str, psutil.Process]]:
+    """Start engines and router; yield the router's address and process."""
+    tokenizer = Tokenizer.from_dir(DEMO_DIR)
+    tokens = [f"--token={i}" for i in tokenizer.encode_prompt(TEXT)]
+    python = [sys.executable, "-m"]
+    running: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stop:
+        sockets = [f"{folder}/{number}.sock" for number in range(ENGINES)]
+        port = free_port()
+        commands = [
+            [
+                *(*python, "support.scripted_worker", path, *tokens),
+                *("--step-s", str(step_s), "--vocab-size", str(tokenizer.vocab_size)),
+                *("--max-num-seqs", str(streams)),
+            ]
+            for path in sockets
+        ]
+        urls = [part for path in sockets for part in ("--engine-url", f"unix:{path}")]
+        commands.append(
+            [
+                *(*python, "trnrt_router", "router", "--model", str(DEMO_DIR)),
+                *("--port", str(port), "--log-level", "WARNING", *urls),
+            ]
+        )
+        for command in commands:
+            process = subprocess.Popen(command, cwd=Path(__file__).parents[1])
+            running.append(process)
+            stop.callback(process.wait)
+            stop.callback(process.terminate)
+        url = f"http://127.0.0.1:{port}"
+        wait_ready(url)
+        yield url, psutil.Process(running[-1].pid)
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_ready(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.TransportError):
+            ready = httpx.get(f"{url}/ready").json()
+            if set(ready["engines"].values()) == {"ready"}:
+                return
+        time.sleep(0.1)
+    raise SystemExit("router or engines were not ready in 60 s")
+
+
+class Counter:
+    """Events that all streams have received so far."""
+
+    def __init__(self) -> None:
+        self.events = 0
+
+
+async def read_stream(url: str, counter: Counter, number: int) -> None:
+    """Hold one stream open and count its events, as cheaply as possible."""
+    host, port = url.removeprefix("http://").split(":")
+    body = json.dumps(
+        {
+            "messages": [{"role": "user", "content": "Tell me."}],
+            "stream": True,
+            "ignore_eos": True,
+            "session_id": f"bench-{number}",
+        }
+    ).encode()
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    try:
+        while data := await reader.read(65536):
+            counter.events += data.count(b"data: ")
+    finally:
+        writer.close()
+
+
+async def measure(url: str, router: psutil.Process, *, streams: int, seconds: float) -> str:
+    counter = Counter()
+    readers = [asyncio.ensure_future(read_stream(url, counter, n)) for n in range(streams)]
+    await asyncio.sleep(WARM_UP_S)
+    cpu, events, began = router.cpu_times(), counter.events, time.monotonic()
+    await asyncio.sleep(seconds)
+    after = router.cpu_times()
+    events, elapsed_s = counter.events - events, time.monotonic() - began
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    user_us = (after.user - cpu.user) / events * 1e6
+    system_us = (after.system - cpu.system) / events * 1e6
+    verdict = "within" if user_us + system_us <= GOAL_US else "above"
+    return (
+        f"{streams} streams, {events} tokens in {elapsed_s:.1f} s "
+        f"({events / elapsed_s:.0f} tokens/s): "
+        f"{user_us + system_us:.1f} us of router CPU per token "
+        f"({user_us:.1f} user, {system_us:.1f} system), {verdict} the goal of {GOAL_US:.0f} us"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", type=int, default=24)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--step-ms", type=float, default=25.0, help="pace of the engines")
+    args = parser.parse_args()
+    with processes(args.step_ms / 1e3, args.streams) as (url, router):
+        print(asyncio.run(measure(url, router, streams=args.streams, seconds=args.seconds)))
+
+
+if __name__ == "__main__":
+    main()
