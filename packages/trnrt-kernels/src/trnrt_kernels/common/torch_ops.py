@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 from torch.fx.node import Target
 
+from trnrt_kernels.common import grouped_mm_fake
 from trnrt_kernels.contract import DType, KernelSpec
 
 _OP_REFERENCES: dict[str, Callable[..., Any]] = {}
@@ -42,6 +43,7 @@ class InlinedReferences(torch.nn.Module):
 
     def __init__(self, graph_module: GraphModule) -> None:
         super().__init__()
+        grouped_mm_fake.register()
         self.graph_module = graph_module
 
     def forward(self, *arguments: Any) -> Any:

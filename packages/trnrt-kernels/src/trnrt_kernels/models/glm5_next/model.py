@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trnrt_kernels.backend import Backend, CpuBackend
 from trnrt_kernels.contract import Phase
 from trnrt_kernels.models.glm5_next.caches import Caches
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
@@ -28,7 +29,6 @@ from trnrt_kernels.models.glm5_next.segments import (
 )
 from trnrt_kernels.models.glm5_next.weights import Weights
 from trnrt_kernels.numeric import NumericMode, row_tile_for
-from trnrt_kernels.registry import get_reference
 from trnrt_kernels.sampling import SamplingInputs, SamplingState, StepOutputs
 
 
@@ -58,8 +58,10 @@ class Model:
         weights: Weights,
         *,
         numeric_mode: NumericMode = NumericMode.STRICT,
+        backend: Backend | None = None,
         group_name: str = "",
     ) -> None:
+        self.backend = backend or CpuBackend()
         self.config = config
         self.weights = weights
         self.numeric_mode = numeric_mode
@@ -175,13 +177,15 @@ class Model:
     def _segment(self, kind: SegmentKind, phase: Phase) -> tuple[SegmentCall, StepFn]:
         if (kind, phase) not in self._calls:
             call = self._call(kind, phase)
-            self._calls[kind, phase] = call, call.step_fn(get_reference)
+            step_fn = call.step_fn(self.backend.implementation)
+            self._calls[kind, phase] = call, self.backend.load(None, None, step_fn)
         return self._calls[kind, phase]
 
     def _head(self, phase: Phase, variant: HeadVariant) -> tuple[SegmentCall, StepFn]:
         if (phase, variant) not in self._heads:
             call = self._call(SegmentKind.HEAD, phase)
-            self._heads[phase, variant] = call, head_step_fn(call, get_reference, variant)
+            step_fn = head_step_fn(call, self.backend.implementation, variant)
+            self._heads[phase, variant] = call, self.backend.load(None, None, step_fn)
         return self._heads[phase, variant]
 
     def _call(self, kind: SegmentKind, phase: Phase) -> SegmentCall:
