@@ -9,9 +9,14 @@ import pytest
 import trnrt_compile
 import trnrt_engine
 import trnrt_kernels
+import trnrt_router
 
 
-@pytest.mark.parametrize("package", [trnrt_compile, trnrt_engine], ids=["compile", "engine"])
+@pytest.mark.parametrize(
+    "package",
+    [trnrt_compile, trnrt_engine, trnrt_router],
+    ids=["compile", "engine", "router"],
+)
 @pytest.mark.parametrize("found", [99, None], ids=["newer", "without"])
 def test_import_beside_other_kernels_names_both_versions(
     package: object, found: int | None, monkeypatch: pytest.MonkeyPatch
