@@ -25,14 +25,19 @@ def fuzzed_routes() -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_dict(openapi_document())
 
 
-def fuzz_settings(max_examples: int) -> settings:
-    """The same cases at every run, within a bounded time."""
+def fuzz_settings(max_examples: int, *, with_listed_cases: bool = True) -> settings:
+    """The same cases at every run, within a bounded time.
+
+    Args:
+        with_listed_cases: also the hundreds that the fuzzer lists one by one from the document.
+    """
+    phases = (Phase.explicit, Phase.generate) if with_listed_cases else (Phase.generate,)
     return settings(
         max_examples=max_examples,
         deadline=None,
         derandomize=True,
         database=None,
-        phases=(Phase.explicit, Phase.generate),
+        phases=phases,
         suppress_health_check=list(HealthCheck),
     )
 
