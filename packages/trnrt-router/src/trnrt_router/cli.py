@@ -147,7 +147,7 @@ def engine(**settings: Any) -> None:
     """Run one engine alone, for routers to connect to."""
     if find_spec("trnrt_engine") is None:
         raise click.ClickException(f"this command needs trnrt-engine: {INSTALL_ENGINE}")
-    from trnrt_router.launch import launch_engine
+    from trnrt_router.engine_process import launch_engine
 
     engine_settings = {name: settings.pop(name) for name in OPTIONS}
     _finish(lambda: launch_engine(engine_settings=engine_settings, **settings))

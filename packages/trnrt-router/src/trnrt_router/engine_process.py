@@ -1,4 +1,7 @@
-"""An engine process from start to end: serve its routes, load the engine, run, drain."""
+"""An engine process from start to end: serve its routes, load the engine, run, drain.
+
+With `worker.py` the only part of this package that runs where `trnrt_engine` is.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,14 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-from trnrt_router.http_server import serving, signals
+from trnrt_router.http_server import listen_tcp, listen_unix, run, serving, signals
+from trnrt_router.logs import LogFormat, configure_logging
+from trnrt_router.model_folder import resolve_model
+from trnrt_router.parent_tie import die_with_parent
 from trnrt_router.worker import ServedEngine, Worker, create_worker_app
 
 logger = logging.getLogger(__name__)
@@ -20,6 +28,44 @@ HEALTH_CHECK_S = 0.5
 LAST_FRAMES_S = 0.2
 
 LoadEngine = Callable[[Callable[[str], None]], Awaitable[ServedEngine]]
+
+
+def launch_engine(
+    *,
+    model: str,
+    host: str,
+    port: int,
+    unix_socket: Path | None,
+    parent_pid: int | None,
+    grace_s: float,
+    log_format: str,
+    log_level: str,
+    engine_settings: Mapping[str, Any],
+) -> int:
+    """Load a model and serve it until a signal; return the exit code."""
+    if parent_pid is not None:
+        die_with_parent(parent_pid)
+    configure_logging(LogFormat(log_format), level=log_level)
+    from trnrt_engine.config import EngineConfig
+    from trnrt_engine.engine import Engine
+    from trnrt_engine.errors import TrnrtEngineError
+    from trnrt_kernels.errors import TrnrtKernelsError
+
+    try:
+        config = EngineConfig(model_dir=resolve_model(model), **engine_settings)
+    except ValueError as error:
+        logger.error("engine cannot be started: %s", error)
+        return EXIT_CONFIG
+    listener = listen_unix(unix_socket) if unix_socket else listen_tcp(host, port)
+    with listener:
+        return run(
+            run_engine(
+                lambda progress: Engine.start(config, progress=progress),
+                listener,
+                grace_s=grace_s,
+                config_errors=(TrnrtEngineError, TrnrtKernelsError, OSError),
+            )
+        )
 
 
 async def run_engine(

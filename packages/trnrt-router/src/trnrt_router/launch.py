@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from trnrt_router.config import MIB, RouterConfig, bound_text_threads, engine_environment
-from trnrt_router.http_server import listen_tcp, listen_unix, run
+from trnrt_router.http_server import listen_tcp, run
 from trnrt_router.logs import LogFormat, configure_logging
 from trnrt_router.model_folder import resolve_model
-from trnrt_router.parent_tie import die_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -106,45 +105,6 @@ def launch_router(
 
     with listen_tcp(host, port) as listener:
         return run(serve())
-
-
-def launch_engine(
-    *,
-    model: str,
-    host: str,
-    port: int,
-    unix_socket: Path | None,
-    parent_pid: int | None,
-    grace_s: float,
-    log_format: str,
-    log_level: str,
-    engine_settings: Mapping[str, Any],
-) -> int:
-    """Run one engine until a signal; return the exit code."""
-    if parent_pid is not None:
-        die_with_parent(parent_pid)
-    configure_logging(LogFormat(log_format), level=log_level)
-    from trnrt_engine.config import EngineConfig
-    from trnrt_engine.engine import Engine
-    from trnrt_engine.errors import TrnrtEngineError
-    from trnrt_kernels.errors import TrnrtKernelsError
-    from trnrt_router.engine_process import EXIT_CONFIG, run_engine
-
-    try:
-        config = EngineConfig(model_dir=resolve_model(model), **engine_settings)
-    except ValueError as error:
-        logger.error("engine cannot be started: %s", error)
-        return EXIT_CONFIG
-    listener = listen_unix(unix_socket) if unix_socket else listen_tcp(host, port)
-    with listener:
-        return run(
-            run_engine(
-                lambda progress: Engine.start(config, progress=progress),
-                listener,
-                grace_s=grace_s,
-                config_errors=(TrnrtEngineError, TrnrtKernelsError, OSError),
-            )
-        )
 
 
 def _router_config(

@@ -147,19 +147,7 @@ class RequestPlanner:
         *,
         warnings: Sequence[str] = (),
     ) -> GenerationPlan:
-        if request.model is not None and request.model != self._model_name:
-            raise NotFound(
-                f"no model {request.model!r} here; this server has {self._model_name!r}",
-                param="model",
-                code="model_not_found",
-            )
-        n = optional_integer(request.n, "n") or 1
-        if n * len(prompts) > self._max_choices:
-            raise InvalidRequest(
-                f"{len(prompts)} prompts with n = {n} are {n * len(prompts)} sequences, "
-                f"at most {self._max_choices} are allowed",
-                param="n",
-            )
+        n = self._check_model_and_n(request, len(prompts))
         is_chat = isinstance(request, ChatRequest)
         for prompt in prompts:
             _check_prompt(prompt, info, param="messages" if is_chat else "prompt")
@@ -168,11 +156,7 @@ class RequestPlanner:
         salt = request.cache_salt or ""
         options = request.stream_options
         reply_id = f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
-        envelope = {
-            "cache_salt": salt,
-            "tenant": session or "",
-            "priority": _priority(request.priority),
-        }
+        priority = _priority(request.priority)
         choices = [
             ChoicePlan(
                 request=EngineRequest(
@@ -180,7 +164,9 @@ class RequestPlanner:
                     token_ids=prompt.token_ids,
                     sampling=fit_to_window(sampling, info.max_model_len - len(prompt.token_ids)),
                     choice_index=choice,
-                    **envelope,  # type: ignore[arg-type]
+                    cache_salt=salt,
+                    tenant=session or "",
+                    priority=priority,
                 ),
                 starts_in=prompt.starts_in,
             )
@@ -208,6 +194,23 @@ class RequestPlanner:
             ignored_fields=ignored,
             warnings=tuple(warnings),
         )
+
+    def _check_model_and_n(self, request: ChatRequest | CompletionRequest, num_prompts: int) -> int:
+        """Return `n` of a request for the model that is served."""
+        if request.model is not None and request.model != self._model_name:
+            raise NotFound(
+                f"no model {request.model!r} here; this server has {self._model_name!r}",
+                param="model",
+                code="model_not_found",
+            )
+        n = optional_integer(request.n, "n") or 1
+        if n * num_prompts > self._max_choices:
+            raise InvalidRequest(
+                f"{num_prompts} prompts with n = {n} are {n * num_prompts} sequences, "
+                f"at most {self._max_choices} are allowed",
+                param="n",
+            )
+        return n
 
 
 def _check_prompt(prompt: Prompt, info: EngineInfo, *, param: str) -> None:
