@@ -8,14 +8,14 @@ import pytest
 from support.demo_training import TRAINING_DIR, import_path
 
 import_path()
-from demo_training.dialogue import stream  # noqa: E402
+from demo_training.dialogue import BROAD, COPYING, stream  # noqa: E402
 from demo_training.exclusions import Exclusions, normalise, values_in  # noqa: E402
 
 DOCUMENT = json.loads((TRAINING_DIR / "prompts.json").read_text("utf-8"))
 PROMPTS = DOCUMENT["prompts"]
 KNOWLEDGE = {"identity", "facts", "capitals", "refusal"}
 COPYING = {"recall", "haiku", "json", "tool_call", "tool_answer"}
-NUM_DIALOGUES = 1500
+NUM_DIALOGUES = 800
 
 
 def user_texts(prompt: dict) -> list[str]:
@@ -24,7 +24,9 @@ def user_texts(prompt: dict) -> list[str]:
 
 @pytest.fixture(scope="module")
 def drawn() -> list:
-    return list(islice(stream(20_251_130, Exclusions.load()), NUM_DIALOGUES))
+    mixes = (BROAD, COPYING)
+    streams = [stream(20_251_130, Exclusions.load(), mix) for mix in mixes]
+    return [sample for each in streams for sample in islice(each, NUM_DIALOGUES)]
 
 
 def test_forty_prompts_over_the_whole_domain():

@@ -20,6 +20,7 @@ from torch.multiprocessing.spawn import spawn
 
 from demo_training import optimizer
 from demo_training.batches import batches
+from demo_training.dialogue import BROAD, COPYING
 from demo_training.model import DemoModel
 from demo_training.shape import ModelShape
 
@@ -33,20 +34,24 @@ class Recipe:
     """Everything that decides the result, given the code."""
 
     seed: int = 7
-    num_steps: int = 1300
+    num_steps: int = 1550
     batch_tokens: int = 2048
     muon_lr: float = 0.02
     adam_lr: float = 4e-3
     warmup_steps: int = 40
-    decay_from: float = 0.5
     short_sinkhorn_steps: int = 4
-    as_served_from: float = 0.5
+    second_stage_from: float = 0.42
     balance_rate: float = 2e-3
 
+    @property
+    def second_stage(self) -> int:
+        """First step of the second stage."""
+        return round(self.num_steps * self.second_stage_from)
+
     def lr_scale(self, step: int) -> float:
-        """Warm up, hold, then fall linearly to two percent."""
+        """Warm up, hold during the first stage, then fall linearly to two percent."""
         warmup = min(1.0, (step + 1) / self.warmup_steps)
-        left = (1 - step / self.num_steps) / (1 - self.decay_from)
+        left = (1 - step / self.num_steps) / (1 - self.second_stage_from)
         return warmup * max(0.02, min(1.0, left))
 
 
@@ -65,9 +70,7 @@ class Trainer:
         self.step = self.num_tokens = 0
         self.cpu_s = 0.0
         self._resume()
-        seed = recipe.seed + 1000 * rank + 10_000_000 * self.step
-        self.batches = batches(seed, recipe.batch_tokens)
-        torch.manual_seed(seed)
+        self._enter_stage()
 
     def run(self) -> None:
         recent: list[Tensor] = []
@@ -87,8 +90,9 @@ class Trainer:
     def _train_step(self) -> Tensor:
         """One optimizer step; returns (answer loss, context loss, indexer loss)."""
         recipe = self.recipe
+        if self.step == recipe.second_stage:
+            self._enter_stage()
         ids, weights = next(self.batches)
-        self._set_stage()
         hidden, indexer_loss = self.model(ids[:, :-1])
         labels, weights = ids[:, 1:].flatten(), weights[:, 1:].flatten()
         kept = weights > 0
@@ -114,12 +118,19 @@ class Trainer:
         parts = (losses[is_answer].mean(), losses[~is_answer].mean(), indexer_loss)
         return torch.stack([part.detach() for part in parts])
 
-    def _set_stage(self) -> None:
-        """Train with dense attention and few Sinkhorn steps first, then as the model is served."""
-        is_served = self.step >= self.recipe.as_served_from * self.recipe.num_steps
-        self.model.is_sparse = is_served
+    def _enter_stage(self) -> None:
+        """Open the data of the stage this step is in, and set the model for it.
+
+        The first stage has dense attention and few Sinkhorn steps; in the second the model runs
+        as it is served, and the dialogues hold more copying.
+        """
+        is_second = self.step >= self.recipe.second_stage
+        self.model.is_sparse = is_second
         served_steps = self.model.shape.sinkhorn_steps
-        self.model.sinkhorn_steps = served_steps if is_served else self.recipe.short_sinkhorn_steps
+        self.model.sinkhorn_steps = served_steps if is_second else self.recipe.short_sinkhorn_steps
+        seed = self.recipe.seed + 1000 * self.rank + 10_000_000 * self.step
+        torch.manual_seed(seed)
+        self.batches = batches(seed, self.recipe.batch_tokens, COPYING if is_second else BROAD)
 
     def _average_gradients(self) -> None:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
