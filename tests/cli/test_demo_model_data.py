@@ -8,7 +8,7 @@ import pytest
 from support.demo_training import TRAINING_DIR, import_path
 
 import_path()
-from demo_training.dialogue import BROAD, COPYING, stream  # noqa: E402
+from demo_training import dialogue  # noqa: E402
 from demo_training.exclusions import Exclusions, normalise, values_in  # noqa: E402
 
 DOCUMENT = json.loads((TRAINING_DIR / "prompts.json").read_text("utf-8"))
@@ -24,8 +24,8 @@ def user_texts(prompt: dict) -> list[str]:
 
 @pytest.fixture(scope="module")
 def drawn() -> list:
-    mixes = (BROAD, COPYING)
-    streams = [stream(20_251_130, Exclusions.load(), mix) for mix in mixes]
+    mixes = (dialogue.BROAD, dialogue.COPYING)
+    streams = [dialogue.stream(20_251_130, Exclusions.load(), mix) for mix in mixes]
     return [sample for each in streams for sample in islice(each, NUM_DIALOGUES)]
 
 
@@ -72,6 +72,6 @@ def test_no_drawn_dialogue_holds_an_excluded_wording(drawn):
 
 
 def test_same_seed_gives_the_same_dialogues(drawn):
-    again = list(islice(stream(20_251_130, Exclusions.load()), 50))
+    again = list(islice(dialogue.stream(20_251_130, Exclusions.load()), 50))
     assert again == drawn[:50]
-    assert list(islice(stream(1, Exclusions.load()), 50)) != again
+    assert list(islice(dialogue.stream(1, Exclusions.load()), 50)) != again
