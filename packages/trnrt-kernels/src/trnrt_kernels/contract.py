@@ -186,7 +186,7 @@ class KernelSpec:
         self._check_dtypes(tensors)
         for letter, limit in self.limits.items():
             if not limit.allows(sizes[letter]):
-                raise ValueError(f"{self.qualname}: {letter} = {sizes[letter]} exceeds {limit}")
+                raise ValueError(f"{self.qualname}: {letter} = {sizes[letter]} is outside {limit}")
         return sizes
 
     def result_shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:

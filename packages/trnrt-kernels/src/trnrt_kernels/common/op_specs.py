@@ -31,6 +31,8 @@ from trnrt_kernels.common.op_arguments import (
 from trnrt_kernels.contract import Argument, DType, KernelSpec, Limit, Phase, Result
 
 LIMITS = {"N": Limit(least=2, most=8), "W": Limit(least=2, most=8)}
+# torch's grouped product takes rows of whole 16 bytes, in bfloat16 too.
+MOE_LIMITS = {"N": LIMITS["N"], "D": Limit(multiple_of=8), "X": Limit(multiple_of=8)}
 
 _POSITION_INPUTS = {
     Phase.DECODE: (step_input("positions_B", "b"),),
@@ -150,7 +152,7 @@ def _moe_half(phase: Phase) -> KernelSpec:
         arguments=(streams, _LIVE_INPUT[phase], *MOE_WEIGHTS),
         constants=MOE_CONSTANTS,
         results=(streams_out,),
-        limits={"N": LIMITS["N"]},
+        limits=MOE_LIMITS,
     )
 
 

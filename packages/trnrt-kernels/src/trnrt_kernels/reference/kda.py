@@ -148,10 +148,11 @@ def chunk(gates: Gates, state_HKK: Tensor) -> tuple[Tensor, Tensor]:
     decay_end = torch.exp(last).transpose(2, 3)
     outputs = []
     state = state_HKK
-    for i in range(q.shape[1]):
-        fresh = torch.baddbmm(values[:, i], weights[:, i], state, alpha=-1)
-        outputs.append(torch.baddbmm(query[:, i] @ state, attention[:, i], fresh))
-        state = torch.baddbmm(state * decay_end[:, i], key_end[:, i], fresh)
+    sub_chunks = (query, weights, values, attention, key_end, decay_end)
+    for q_i, w_i, u_i, a_i, k_i, d_i in zip(*(x.unbind(1) for x in sub_chunks), strict=True):
+        fresh = torch.baddbmm(u_i, w_i, state, alpha=-1)
+        outputs.append(torch.baddbmm(torch.bmm(q_i, state), a_i, fresh))
+        state = torch.baddbmm(state * d_i, k_i, fresh)
     heads, _, size = outputs[0].shape
     output = torch.stack(outputs, dim=1).view(heads, -1, size)
     return output.transpose(0, 1), state

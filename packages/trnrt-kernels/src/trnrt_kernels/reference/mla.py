@@ -15,7 +15,7 @@ from torch import Tensor
 from trnrt_kernels.reference.elementwise import rms_norm
 from trnrt_kernels.reference.paging import Pages, pool_rows, read_rows
 
-QUERY_TILE = 32  # queries whose latents are gathered at once: a few MB
+QUERY_TILE = 8  # queries whose latents are gathered at once: they should stay in the CPU cache
 
 
 class MlaWeights(NamedTuple):
@@ -100,13 +100,14 @@ def _attend_rows(q_TAL: Tensor, latent_rows: Tensor, rows_TN: Tensor, mask_TX: T
     Latents are read in the dtype of the queries, the softmax is float32. Masked tokens must be
     finite, and at least one token of a query must count.
     """
+    bias_T1X = torch.where(mask_TX, 0.0, float("-inf")).to(q_TAL.dtype).unsqueeze(1)
     tiles = []
     for first in range(0, q_TAL.shape[0], QUERY_TILE):
         tile = slice(first, first + QUERY_TILE)
         q = q_TAL[tile]
         latents = read_rows(latent_rows, rows_TN[tile], q.dtype)
         latents = latents.view(q.shape[0], -1, q.shape[2])
-        scores = torch.bmm(q, latents.transpose(1, 2)).float()
-        scores = torch.where(mask_TX[tile].unsqueeze(1), scores, float("-inf"))
-        tiles.append(torch.bmm(torch.softmax(scores, dim=-1).to(q.dtype), latents))
+        scores = torch.baddbmm(bias_T1X[tile], q, latents.transpose(1, 2))
+        shares = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+        tiles.append(torch.bmm(shares, latents))
     return torch.cat(tiles)
