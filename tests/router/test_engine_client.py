@@ -15,7 +15,7 @@ from trnrt_engine.errors import InvalidRequest as EngineInvalidRequest
 from trnrt_router import worker as worker_module
 from trnrt_router.engine_client import EngineState, HttpEngineClient
 from trnrt_router.errors import ContextTooLong, EngineLost, InvalidRequest, Overloaded
-from trnrt_router.http_server import listen_unix, serving
+from trnrt_router.http_server import listen_tcp, listen_unix, serving
 from trnrt_router.mailbox import Mailbox
 from trnrt_router.protocol import EngineRequest, FinishReason, SamplingParams, TokenDelta
 from trnrt_router.worker import Worker, create_worker_app
@@ -93,6 +93,26 @@ def test_info_and_deltas_arrive(socket_path):
     assert [i for delta in deltas for i in delta.token_ids] == [10, 11, 12, 2]
     assert deltas[-1].finish_reason is FinishReason.STOP
     assert deltas[-1].stop_token_id == 2
+
+
+def test_engine_on_another_host_is_reached_by_url():
+    async def scenario():
+        worker, mailbox = Worker(), Mailbox()
+        with listen_tcp("127.0.0.1", 0) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            async with serving(create_worker_app(worker), listener):
+                pump = asyncio.ensure_future(worker.pump(ScriptedEngine()))
+                client = HttpEngineClient("0", url)
+                client.start()
+                await until(lambda: client.state is EngineState.READY)
+                await client.submit([request("r")], mailbox)
+                deltas = await collect(mailbox)
+                await client.close()
+                pump.cancel()
+                await asyncio.gather(pump, return_exceptions=True)
+        return deltas
+
+    assert asyncio.run(scenario())[-1].finish_reason is FinishReason.STOP
 
 
 def test_requests_share_one_stream_and_each_gets_its_own_deltas(socket_path):

@@ -14,16 +14,7 @@ from typing import Any, Protocol
 import httpx
 import msgspec
 
-from trnrt_router.errors import (
-    ApiError,
-    ContextTooLong,
-    EngineFailed,
-    EngineLost,
-    InvalidRequest,
-    Overloaded,
-    ProtocolMismatch,
-    Unavailable,
-)
+from trnrt_router.errors import EngineLost, ProtocolMismatch
 from trnrt_router.protocol import (
     PROTOCOL_VERSION,
     Abort,
@@ -34,11 +25,11 @@ from trnrt_router.protocol import (
     Frame,
     FrameReader,
     Hello,
-    Refusal,
     RequestError,
     Submit,
     TokenDelta,
 )
+from trnrt_router.refusals import read_refusal, submit_error
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +148,7 @@ class HttpEngineClient:
         try:
             reply = await self._post("/submit", body)
             if reply.status_code != httpx.codes.ACCEPTED:
-                raise _refused(self.name, reply)
+                raise submit_error(self.name, reply.status_code, reply.content)
             accepted = True
         except httpx.TransportError as error:
             raise EngineLost(f"engine {self.name} cannot be reached: {error!r}") from error
@@ -268,46 +259,29 @@ class _Loading(Exception):
 
 def _http_client(address: str) -> httpx.AsyncClient:
     unix_path = address.removeprefix("unix:") if address.startswith("unix:") else None
+    # Reading the certificates of the machine takes a tenth of a second; only https needs them.
+    transport = httpx.AsyncHTTPTransport(
+        uds=unix_path,
+        verify=address.startswith("https:"),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+        trust_env=False,
+    )
     return httpx.AsyncClient(
         base_url="http://engine" if unix_path else address,
-        transport=httpx.AsyncHTTPTransport(uds=unix_path) if unix_path else None,
+        transport=transport,
         headers={"content-type": MSGPACK},
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         timeout=None,  # the stream may be silent while a long prompt is computed
         trust_env=False,  # an engine is never behind a proxy
     )
 
 
-def _refused(name: str, reply: httpx.Response) -> ApiError:
-    refusal = _refusal(reply)
-    message = refusal.message
-    if reply.status_code == httpx.codes.BAD_REQUEST:
-        if refusal.kind == ContextTooLong.__name__:
-            return ContextTooLong(message, param=refusal.param)
-        return InvalidRequest(message, param=refusal.param)
-    if reply.status_code == httpx.codes.TOO_MANY_REQUESTS:
-        return Overloaded(message, retry_after_s=refusal.retry_after_s)
-    if reply.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-        return Unavailable(message, retry_after_s=refusal.retry_after_s)
-    if reply.status_code == httpx.codes.GONE:
-        return EngineLost(f"engine {name}: {message}")
-    return EngineFailed(f"engine {name}: {message}")
-
-
 def _not_streaming(name: str, reply: httpx.Response) -> Exception:
-    refusal = _refusal(reply)
+    refusal = read_refusal(reply.status_code, reply.content)
     if reply.status_code == httpx.codes.CONFLICT:
         return ProtocolMismatch(f"engine {name}: {refusal.message}")
     if reply.status_code == httpx.codes.SERVICE_UNAVAILABLE:
         return _Loading(refusal.message)
     return httpx.RemoteProtocolError(f"status {reply.status_code}: {refusal.message}")
-
-
-def _refusal(reply: httpx.Response) -> Refusal:
-    try:
-        return msgspec.msgpack.decode(reply.content, type=Refusal)
-    except msgspec.DecodeError:
-        return Refusal("Unknown", f"answered with status {reply.status_code}")
 
 
 def _mismatch(name: str, protocol: int) -> str:

@@ -69,6 +69,7 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_WORDS_S,
         backlog=BACKLOG,
