@@ -212,7 +212,7 @@ def test_request_id_is_echoed_or_made(rig):
         ({"top_p": 1.5}, "top_p"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        ({"stop": [""]}, "stop"),
+        ({"stop": [""]}, "stop.0"),
         ({"stop": ["x"] * 17}, "stop"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"99999999": 1}}, "logit_bias"),
