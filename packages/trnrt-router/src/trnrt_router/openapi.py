@@ -39,6 +39,13 @@ _ERRORS = {
 }
 
 
+def _event_of(schema: Json) -> Json:
+    """Describe one server-sent event: its data is JSON text (or the final `[DONE]`)."""
+    chunk = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+    data = {"anyOf": [{"const": "[DONE]"}, chunk]}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+
+
 def openapi_document() -> Json:
     """Build the document; 3.1, because its schemas are JSON Schema's."""
     schemas, components = msgspec.json.schema_components(
@@ -53,7 +60,7 @@ def openapi_document() -> Json:
 
     def generating(request: type, whole: type, chunk: type, summary: str) -> Json:
         answer = json_body(whole)
-        answer["content"]["text/event-stream"] = {"schema": schema_of[chunk]}
+        answer["content"]["text/event-stream"] = {"schema": _event_of(schema_of[chunk])}
         body = {"required": True, **json_body(request, "the request")}
         return {
             "post": {"summary": summary, "requestBody": body, "responses": {"200": answer} | errors}
