@@ -109,7 +109,7 @@ CONVERSATIONS = (
     Conversation(
         "Memory over several turns",
         (
-            Turn(user="My name is Grace.", check=says("Marlene")),
+            Turn(user="My name is Grace.", check=says("Grace")),
             Turn(user="What is the capital of Japan?", check=says("Tokyo")),
             Turn(user="What is my name?", check=says("Grace")),
         ),
