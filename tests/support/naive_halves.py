@@ -50,6 +50,9 @@ def rms_norm(z: Tensor, weight: Tensor, eps: float) -> Tensor:
 def kda(xs: list[Tensor], weights: Weights, heads: int) -> list[Tensor]:
     """Linear attention from an empty state."""
     w = {name: tensor.double() for name, tensor in weights.items()}
+    for name in ("proj", "conv"):
+        parts = w[f"qkv_{name}"].chunk(3)
+        w |= {f"{letter}_{name}": part for letter, part in zip("qkv", parts, strict=True)}
     size = w["q_proj"].shape[0] // heads
     state = torch.zeros(heads, size, size, dtype=torch.float64)
     raw: dict[str, list[Tensor]] = {"q": [], "k": [], "v": []}
@@ -134,8 +137,9 @@ def dsa(
     return outputs
 
 
-def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, limit: float) -> Tensor:
-    """Clamped SwiGLU block of one token."""
+def swiglu(x: Tensor, gate_up: Tensor, down: Tensor, limit: float) -> Tensor:
+    """Clamped SwiGLU block of one token; the gate's rows come first."""
+    gate, up = gate_up.chunk(2)
     a = (gate.double() @ x).clamp(max=limit)
     u = (up.double() @ x).clamp(-limit, limit)
     return down.double() @ (a * torch.sigmoid(a) * u)
@@ -157,8 +161,9 @@ def moe(
     candidates = sorted((e for g in groups for e in g), key=lambda e: (-float(choice[e]), e))
     chosen = candidates[:k]
     total = sum(float(scores[e]) for e in chosen) + 1e-20
-    output = swiglu(x, w["shared_gate_proj"], w["shared_up_proj"], w["shared_down_proj"], limit)
+    output = swiglu(x, w["shared_gate_up_proj"], w["shared_down_proj"], limit)
     for e in chosen:
-        expert = (w["experts_gate"][e], w["experts_up"][e], w["experts_down"][e])
+        gate_up = w["experts_gate_up"][2 * e : 2 * e + 2].flatten(0, 1)
+        expert = (gate_up, w["experts_down"][e])
         output = output + float(scores[e]) / total * 2.5 * swiglu(x, *expert, limit)
     return output

@@ -77,9 +77,9 @@ def example(model: Model, segment: Segment, phase: Phase) -> tuple[SegmentCall, 
     if segment.kind is SegmentKind.HEAD:
         tensors += [torch.tensor([20])] * (phase is Phase.PREFILL)
     else:
-        tensors += segment_inputs(call.spec, inputs)
-    tensors += segment_weights(call.spec, segment, model.weights)
-    tensors += segment_caches(call.spec, segment, sequences.caches)
+        tensors += segment_inputs(call, inputs)
+    tensors += segment_weights(call, segment, model.weights)
+    tensors += segment_caches(call, segment, sequences.caches)
     return call, tensors
 
 

@@ -47,7 +47,7 @@ def test_rows_that_are_not_live_join_no_expert(row_tile: int) -> None:
 @pytest.mark.parametrize("rows", [1, 63], ids="T{}".format)
 def test_dense_block(rows: int) -> None:
     driver, streams = OpDriver("dense_half"), random_streams(rows)
-    weights = [driver.weights[f"{name}_proj"] for name in ("gate", "up", "down")]
+    weights = [driver.weights[f"{name}_proj"] for name in ("gate_up", "down")]
 
     def block(xs: list[Tensor]) -> list[Tensor]:
         return [naive.swiglu(x, *weights, 1.0) for x in xs]

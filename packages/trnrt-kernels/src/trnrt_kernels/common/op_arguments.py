@@ -52,12 +52,8 @@ def half_weights(half: str) -> tuple[Argument, ...]:
 
 KDA_WEIGHTS = (
     *half_weights("attn"),
-    weight("q_proj", "C D"),
-    weight("k_proj", "C D"),
-    weight("v_proj", "C D"),
-    weight("q_conv", "C W", F32),
-    weight("k_conv", "C W", F32),
-    weight("v_conv", "C W", F32),
+    weight("qkv_proj", "3*C D"),
+    weight("qkv_conv", "3*C W", F32),
     weight("f_a_proj", "K D"),
     weight("f_b_proj", "C K"),
     weight("dt_bias", "C", F32),
@@ -95,19 +91,16 @@ INDEXER_CACHES = (cache("pool_keys", "Z B J"), cache("open_pool", "S O 2 J", ACT
 
 DENSE_WEIGHTS = (
     *half_weights("ffn"),
-    matrix("gate_proj", "Y D"),
-    matrix("up_proj", "Y D"),
+    matrix("gate_up_proj", "2*Y D"),
     matrix("down_proj", "D Y"),
 )
 MOE_WEIGHTS = (
     *half_weights("ffn"),
     weight("router", "R D", F32),
     weight("router_bias", "R", F32),
-    matrix("experts_gate", "R X D"),
-    matrix("experts_up", "R X D"),
+    matrix("experts_gate_up", "2*R X D"),
     matrix("experts_down", "R D X"),
-    matrix("shared_gate_proj", "Y D"),
-    matrix("shared_up_proj", "Y D"),
+    matrix("shared_gate_up_proj", "2*Y D"),
     matrix("shared_down_proj", "D Y"),
 )
 

@@ -13,8 +13,7 @@ def dense_half_ref(
     ffn_hc_base: Tensor,
     ffn_hc_scale: Tensor,
     ffn_norm: Tensor,
-    gate_proj: Tensor,
-    up_proj: Tensor,
+    gate_up_proj: Tensor,
     down_proj: Tensor,
     rms_norm_eps: float,
     hc_eps: float,
@@ -27,5 +26,5 @@ def dense_half_ref(
     half_weights = mhc.HalfWeights(ffn_hc_fn, ffn_hc_base, ffn_hc_scale, ffn_norm)
     half = mhc.enter(streams_BND, half_weights, constants)
     x_BD = half.hidden_TD
-    y_BD = experts.dense(x_BD, gate_proj, up_proj, down_proj, swiglu_limit)
+    y_BD = experts.dense(x_BD, gate_up_proj, down_proj, swiglu_limit)
     return mhc.leave(half, y_BD, streams_BND, group_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trnrt_kernels.reference import kda, mhc
@@ -16,12 +17,8 @@ def kda_half_ref(
     attn_hc_base: Tensor,
     attn_hc_scale: Tensor,
     attn_norm: Tensor,
-    q_proj: Tensor,
-    k_proj: Tensor,
-    v_proj: Tensor,
-    q_conv: Tensor,
-    k_conv: Tensor,
-    v_conv: Tensor,
+    qkv_proj: Tensor,
+    qkv_conv: Tensor,
     f_a_proj: Tensor,
     f_b_proj: Tensor,
     dt_bias: Tensor,
@@ -48,14 +45,14 @@ def kda_half_ref(
     half = mhc.enter(streams_BND, half_weights, constants)
     x_BD = half.hidden_TD
     weights = kda.KdaWeights(
-        *(q_proj, k_proj, v_proj, q_conv, k_conv, v_conv, f_a_proj, f_b_proj, dt_bias, a_log),
-        *(b_proj, g_a_proj, g_b_proj, o_norm, o_proj),
+        *(qkv_proj, qkv_conv, f_a_proj, f_b_proj, dt_bias, a_log, b_proj),
+        *(g_a_proj, g_b_proj, o_norm, o_proj),
     )
     is_first_B11 = (positions_B == 0).view(-1, 1, 1)
     tail = torch.where(is_first_B11, 0.0, conv_tail.index_select(0, state_slots_B))
-    window_BWC = torch.cat((tail, kda.project(x_BD, weights).unsqueeze(1)), dim=1)
+    window_BWC = torch.cat((tail, F.linear(x_BD, qkv_proj).unsqueeze(1)), dim=1)
     conv_tail.index_copy_(0, state_slots_B, window_BWC[:, 1:])
-    mixed_BC = kda.convolve_step(window_BWC, kda.taps(weights))
+    mixed_BC = kda.convolve_step(window_BWC, qkv_conv.t())
     gates = kda.gates(x_BD, mixed_BC, weights, linear_lower_bound)
     state = kda_state.index_select(0, state_slots_B)
     output_BHK, state = kda.step(gates, torch.where(is_first_B11.unsqueeze(3), 0.0, state))

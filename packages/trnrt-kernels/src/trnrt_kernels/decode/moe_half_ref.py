@@ -16,11 +16,9 @@ def moe_half_ref(
     ffn_norm: Tensor,
     router: Tensor,
     router_bias: Tensor,
-    experts_gate: Tensor,
-    experts_up: Tensor,
+    experts_gate_up: Tensor,
     experts_down: Tensor,
-    shared_gate_proj: Tensor,
-    shared_up_proj: Tensor,
+    shared_gate_up_proj: Tensor,
     shared_down_proj: Tensor,
     rms_norm_eps: float,
     hc_eps: float,
@@ -43,8 +41,8 @@ def moe_half_ref(
     half = mhc.enter(streams_BND, half_weights, constants)
     x_BD = half.hidden_TD
     weights = experts.MoeWeights(
-        *(router, router_bias, experts_gate, experts_up, experts_down),
-        *(shared_gate_proj, shared_up_proj, shared_down_proj),
+        *(router, router_bias, experts_gate_up, experts_down),
+        *(shared_gate_up_proj, shared_down_proj),
     )
     rule = experts.RoutingRule(
         num_experts_per_tok, n_group, topk_group, norm_topk_prob, routed_scaling_factor

@@ -13,8 +13,7 @@ def dense_half_ref(
     ffn_hc_base: Tensor,
     ffn_hc_scale: Tensor,
     ffn_norm: Tensor,
-    gate_proj: Tensor,
-    up_proj: Tensor,
+    gate_up_proj: Tensor,
     down_proj: Tensor,
     rms_norm_eps: float,
     hc_eps: float,
@@ -27,5 +26,5 @@ def dense_half_ref(
     half_weights = mhc.HalfWeights(ffn_hc_fn, ffn_hc_base, ffn_hc_scale, ffn_norm)
     half = mhc.enter(streams_TND, half_weights, constants)
     x_TD = half.hidden_TD
-    y_TD = experts.dense(x_TD, gate_proj, up_proj, down_proj, swiglu_limit)
+    y_TD = experts.dense(x_TD, gate_up_proj, down_proj, swiglu_limit)
     return mhc.leave(half, y_TD, streams_TND, group_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trnrt_kernels.reference import kda, mhc
@@ -17,12 +18,8 @@ def kda_half_ref(
     attn_hc_base: Tensor,
     attn_hc_scale: Tensor,
     attn_norm: Tensor,
-    q_proj: Tensor,
-    k_proj: Tensor,
-    v_proj: Tensor,
-    q_conv: Tensor,
-    k_conv: Tensor,
-    v_conv: Tensor,
+    qkv_proj: Tensor,
+    qkv_conv: Tensor,
     f_a_proj: Tensor,
     f_b_proj: Tensor,
     dt_bias: Tensor,
@@ -49,16 +46,16 @@ def kda_half_ref(
     half = mhc.enter(streams_TND, half_weights, constants)
     x_TD = half.hidden_TD
     weights = kda.KdaWeights(
-        *(q_proj, k_proj, v_proj, q_conv, k_conv, v_conv, f_a_proj, f_b_proj, dt_bias, a_log),
-        *(b_proj, g_a_proj, g_b_proj, o_norm, o_proj),
+        *(qkv_proj, qkv_conv, f_a_proj, f_b_proj, dt_bias, a_log, b_proj),
+        *(g_a_proj, g_b_proj, o_norm, o_proj),
     )
     row = torch.arange(x_TD.shape[0], device=x_TD.device)
     is_first = start == 0
     tail = torch.where(is_first, 0.0, conv_tail.index_select(0, state_slot).squeeze(0))
-    window_XC = torch.cat((tail, kda.project(x_TD, weights)))
+    window_XC = torch.cat((tail, F.linear(x_TD, qkv_proj)))
     last_taps = num_tokens + torch.arange(tail.shape[0], device=x_TD.device)
     conv_tail.index_copy_(0, state_slot, window_XC.index_select(0, last_taps).unsqueeze(0))
-    mixed_TC = kda.convolve(window_XC, kda.taps(weights), row.shape[0])
+    mixed_TC = kda.convolve(window_XC, qkv_conv.t(), row.shape[0])
     gates = kda.gates(x_TD, mixed_TC, weights, linear_lower_bound)
     state = torch.where(is_first, 0.0, kda_state.index_select(0, state_slot).squeeze(0))
     output_THK, state = kda.chunk(kda.mask_absent(gates, row < num_tokens), state)

@@ -1,8 +1,9 @@
 """Norms and gates that give an element the same bits wherever it lies in a tensor.
 
-torch's vectorised `sigmoid` and `exp` round differently in the scalar tail of a contiguous tensor,
-so a row's value would depend on how many rows are beside it. Padding the last dimension to whole
-vector blocks leaves no tail.
+torch's vectorised `sigmoid` rounds differently in the scalar tail of what it walks as one line.
+In a contiguous tensor that line runs over all rows, so a row's value would depend on how many rows
+are beside it: padding the last dimension to whole vector blocks leaves no tail. A slice of columns
+is walked row by row and needs nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ VECTOR_BLOCK = 32  # elements of torch's unrolled inner loop with 512-bit vector
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Logistic function without a vector tail."""
+    """Logistic function, [..., rows, columns], without a vector tail across rows."""
     columns = x.shape[-1]
     missing = -columns % VECTOR_BLOCK
-    if missing == 0:
+    if missing == 0 or x.stride(-2) != columns:
         return torch.sigmoid(x)
     return torch.sigmoid(F.pad(x, (0, missing)))[..., :columns]
 
@@ -35,6 +36,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
 
 
-def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
-    """Clamped SwiGLU: the gate is limited above, the up projection on both sides."""
+def swiglu(gate_up: Tensor, limit: float) -> Tensor:
+    """Clamped SwiGLU of [..., gate | up]: the gate is limited above, up on both sides."""
+    gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)

@@ -20,11 +20,9 @@ class MoeWeights(NamedTuple):
 
     router: Tensor
     router_bias: Tensor
-    experts_gate: Tensor
-    experts_up: Tensor
+    experts_gate_up: Tensor
     experts_down: Tensor
-    shared_gate_proj: Tensor
-    shared_up_proj: Tensor
+    shared_gate_up_proj: Tensor
     shared_down_proj: Tensor
 
 
@@ -73,17 +71,13 @@ def forward(
     layout = lay_out(routing.experts_TK, is_live_T, weights.router.shape[0], row_tile)
     routed_TD = run(x_TD, routing, layout, weights, swiglu_limit)
     return routed_TD + dense(
-        x_TD,
-        weights.shared_gate_proj,
-        weights.shared_up_proj,
-        weights.shared_down_proj,
-        swiglu_limit,
+        x_TD, weights.shared_gate_up_proj, weights.shared_down_proj, swiglu_limit
     )
 
 
-def dense(x_TD: Tensor, gate: Tensor, up: Tensor, down: Tensor, swiglu_limit: float) -> Tensor:
-    """Clamped SwiGLU block: [T, D]."""
-    return F.linear(swiglu(F.linear(x_TD, gate), F.linear(x_TD, up), swiglu_limit), down)
+def dense(x_TD: Tensor, gate_up: Tensor, down: Tensor, swiglu_limit: float) -> Tensor:
+    """Clamped SwiGLU block: [T, D]; the gate's rows lie above those of the up projection."""
+    return F.linear(swiglu(F.linear(x_TD, gate_up), swiglu_limit), down)
 
 
 def route(x_TD: Tensor, router: Tensor, router_bias: Tensor, rule: RoutingRule) -> Routing:
@@ -105,21 +99,31 @@ def lay_out(experts_TK: Tensor, is_live_T: Tensor, num_experts: int, row_tile: i
     Pairs of rows that are not live join no expert and lie behind the last end.
     """
     tokens, k = experts_TK.shape
-    pairs = tokens * k
     expert = torch.where(is_live_T.unsqueeze(1), experts_TK, num_experts).flatten()
     sorted_expert, order = expert.sort(stable=True)
-    bounds = torch.arange(num_experts + 1, device=expert.device)
-    starts = torch.searchsorted(sorted_expert, bounds)
+    experts = torch.arange(num_experts, device=expert.device)
+    ends = torch.searchsorted(sorted_expert, experts, right=True)
+    token = order.div(k, rounding_mode="floor")
+    row = torch.arange(tokens * k, device=expert.device)
+    if row_tile > 1:
+        row, ends = _tile_groups(sorted_expert, row, ends, row_tile)
+        num_rows = tokens * k + min(num_experts, tokens * k) * (row_tile - 1)
+        num_rows = -(-num_rows // row_tile) * row_tile
+        token = torch.full((num_rows,), tokens, device=row.device).index_copy(0, row, token)
+    row_of_pair = torch.empty_like(order).index_copy(0, order, row)
+    return Layout(token, row_of_pair.view(tokens, k), ends.to(torch.int32))
+
+
+def _tile_groups(
+    sorted_expert: Tensor, row: Tensor, ends: Tensor, row_tile: int
+) -> tuple[Tensor, Tensor]:
+    """Move each expert's rows so that it has a multiple of `row_tile`; returns rows and ends."""
+    starts = F.pad(ends, (1, 0))
     counts = starts[1:] - starts[:-1]
-    tiled = torch.div(counts + (row_tile - 1), row_tile, rounding_mode="floor") * row_tile
-    ends = tiled.cumsum(0)
-    shift = F.pad(ends, (1, 0)) - starts  # rows inserted before each expert; last: the dead
-    row_sorted = torch.arange(pairs, device=expert.device) + shift[sorted_expert]
-    num_rows = pairs + min(num_experts, pairs) * (row_tile - 1)
-    token_X = torch.full((num_rows,), tokens, device=expert.device)
-    token_X = token_X.index_copy(0, row_sorted, torch.div(order, k, rounding_mode="floor"))
-    row = torch.empty_like(order).index_copy(0, order, row_sorted)
-    return Layout(token_X, row.view(tokens, k), ends.to(torch.int32))
+    tiled = (counts + (row_tile - 1)).div(row_tile, rounding_mode="floor") * row_tile
+    tiled_ends = tiled.cumsum(0)
+    shift = F.pad(tiled_ends, (1, 0)) - starts  # one more than experts: the rows not live
+    return row + shift[sorted_expert], tiled_ends
 
 
 def run(
@@ -128,11 +132,9 @@ def run(
     """Sum of the chosen experts' outputs times their weights, [T, D]; float32 accumulation."""
     with_zeros = F.pad(x_TD, (0, 0, 0, 1))
     x_XD = with_zeros.index_select(0, layout.token_X)
-    hidden = swiglu(
-        _grouped(x_XD, weights.experts_gate, layout.ends_R),
-        _grouped(x_XD, weights.experts_up, layout.ends_R),
-        swiglu_limit,
-    )
+    num_experts, hidden_size = layout.ends_R.shape[0], x_TD.shape[1]
+    gate_up = weights.experts_gate_up.view(num_experts, -1, hidden_size)
+    hidden = swiglu(_grouped(x_XD, gate_up, layout.ends_R), swiglu_limit)
     y_XD = _grouped(hidden, weights.experts_down, layout.ends_R)
     # The grouped product leaves rows behind the last end unwritten: replace, do not multiply.
     is_written = torch.arange(y_XD.shape[0], device=y_XD.device) < layout.ends_R[-1]

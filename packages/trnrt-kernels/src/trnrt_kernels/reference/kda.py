@@ -22,12 +22,8 @@ _L2_EPS = 1e-6
 class KdaWeights(NamedTuple):
     """Weights of a KDA block, in the order of the ops' arguments."""
 
-    q_proj: Tensor
-    k_proj: Tensor
-    v_proj: Tensor
-    q_conv: Tensor
-    k_conv: Tensor
-    v_conv: Tensor
+    qkv_proj: Tensor
+    qkv_conv: Tensor
     f_a_proj: Tensor
     f_b_proj: Tensor
     dt_bias: Tensor
@@ -47,17 +43,6 @@ class Gates(NamedTuple):
     v_THK: Tensor
     g_THK: Tensor
     beta_TH: Tensor
-
-
-def project(x_TD: Tensor, weights: KdaWeights) -> Tensor:
-    """Raw q|k|v, the input of the convolution: [T, 3*C]."""
-    projections = (weights.q_proj, weights.k_proj, weights.v_proj)
-    return torch.cat([F.linear(x_TD, projection) for projection in projections], dim=1)
-
-
-def taps(weights: KdaWeights) -> Tensor:
-    """Convolution weights of q|k|v, oldest tap first: [W, 3*C]."""
-    return torch.cat((weights.q_conv.t(), weights.k_conv.t(), weights.v_conv.t()), dim=1)
 
 
 def convolve(window_XC: Tensor, taps_WC: Tensor, tokens: int) -> Tensor:
@@ -81,19 +66,12 @@ def gates(x_TD: Tensor, mixed_TC: Tensor, weights: KdaWeights, lower_bound: floa
     decay_TC = F.linear(F.linear(x_TD, weights.f_a_proj), weights.f_b_proj)
     beta_TH = F.linear(x_TD, weights.b_proj)
     tokens, heads = beta_TH.shape
-    q_THK, k_THK, v_THK = (
-        part.view(tokens, heads, -1).float() for part in mixed_TC.chunk(3, dim=1)
-    )
-    size = q_THK.shape[2]
+    mixed_T3HK = mixed_TC.view(tokens, 3, heads, -1).float()
+    size = mixed_T3HK.shape[3]
     decay_THK = (decay_TC.float() + weights.dt_bias).view(tokens, heads, size)
     g_THK = lower_bound * sigmoid(torch.exp(weights.a_log).unsqueeze(1) * decay_THK)
-    return Gates(
-        _l2_normalise(q_THK) * size**-0.5,
-        _l2_normalise(k_THK),
-        v_THK,
-        g_THK,
-        sigmoid(beta_TH.float()),
-    )
+    q_THK, k_THK = _l2_normalise(mixed_T3HK[:, :2]).unbind(1)
+    return Gates(q_THK * size**-0.5, k_THK, mixed_T3HK[:, 2], g_THK, sigmoid(beta_TH.float()))
 
 
 def mask_absent(gates: Gates, is_live_T: Tensor) -> Gates:

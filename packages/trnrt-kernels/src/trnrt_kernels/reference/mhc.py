@@ -49,20 +49,21 @@ class Collapsed(NamedTuple):
 def collapse(
     streams_TND: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constants: Constants
 ) -> Collapsed:
-    """Compute a half's mixing coefficients and collapse the streams into its unnormed input."""
-    tokens, streams, hidden = streams_TND.shape
-    parts = [streams, streams, streams * streams]
+    """Compute a half's mixing coefficients and collapse the streams into its unnormed input.
+
+    The N*(N+2) coefficients are N+2 groups of N: input weights, output weights, rows of the mix.
+    """
+    tokens, n, hidden = streams_TND.shape
     wide_TND = streams_TND.float()
-    coefficients = _coefficients(wide_TND.flatten(1), fn, constants.rms_norm_eps)
-    pre, post, comb = torch.split(coefficients, parts, dim=1)
-    base_pre, base_post, base_comb = torch.split(base, parts)
-    pre_TN = sigmoid(pre * scale[0] + base_pre) + constants.hc_eps
-    post_TN = 2 * sigmoid(post * scale[1] + base_post)
-    logits_TNN = (comb * scale[2] + base_comb).view(tokens, streams, streams)
-    start_TNN = torch.softmax(logits_TNN, dim=-1) + constants.hc_eps
+    raw_TGN = _coefficients(wide_TND.flatten(1), fn, constants.rms_norm_eps).view(tokens, -1, n)
+    scale_G = torch.cat((scale, scale[2:].expand(n - 1)))
+    logits_TGN = raw_TGN * scale_G.unsqueeze(1) + base.view(-1, n)
+    weights_T2N = sigmoid(logits_TGN[:, :2])
+    pre_TN, post_TN = weights_T2N.unbind(1)
+    start_TNN = torch.softmax(logits_TGN[:, 2:], dim=-1) + constants.hc_eps
     comb_TNN = _sinkhorn(start_TNN, constants.hc_eps, constants.hc_sinkhorn_iters)
-    hidden_TD = torch.bmm(pre_TN.unsqueeze(1), wide_TND).view(tokens, hidden)
-    return Collapsed(hidden_TD.to(streams_TND.dtype), post_TN, comb_TNN)
+    hidden_TD = torch.bmm((pre_TN + constants.hc_eps).unsqueeze(1), wide_TND).view(tokens, hidden)
+    return Collapsed(hidden_TD.to(streams_TND.dtype), post_TN * 2, comb_TNN)
 
 
 def enter(streams_TND: Tensor, weights: HalfWeights, constants: Constants) -> Collapsed:
@@ -97,10 +98,10 @@ def _sinkhorn(comb_TNN: Tensor, eps: float, iterations: int) -> Tensor:
     """
     tokens, n, _ = comb_TNN.shape
     eye = torch.eye(n, device=comb_TNN.device)
-    same_column = eye.repeat(n, n)
-    same_row = eye.repeat_interleave(n, 0).repeat_interleave(n, 1)
-    epsilon = torch.full((n * n,), eps, device=comb_TNN.device)
+    same_column = eye.view(1, n, 1, n).expand(n, n, n, n).reshape(n * n, n * n)
+    same_row = eye.view(n, 1, n, 1).expand(n, n, n, n).reshape(n * n, n * n)
     flat = comb_TNN.reshape(tokens, n * n)
+    epsilon = torch.full_like(flat, eps)
     flat = flat / torch.addmm(epsilon, flat, same_column)
     for _ in range(iterations - 1):
         flat = flat / torch.addmm(epsilon, flat, same_row)

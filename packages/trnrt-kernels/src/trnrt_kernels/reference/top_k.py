@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_MAGNITUDE = 0x7FFF_FFFF
+_LOWEST = -(1 << 31)
 
 
 def top_k_indices(scores: Tensor, k: int) -> Tensor:
@@ -23,9 +23,10 @@ def top_k_indices(scores: Tensor, k: int) -> Tensor:
         Indices [..., k], int64, in no particular order.
     """
     n = scores.shape[-1]
-    bits = torch.where(scores == 0, 0.0, scores).view(torch.int32)
-    ordered = torch.where(bits < 0, bits ^ _MAGNITUDE, bits).to(torch.int64)
+    bits = scores.view(torch.int32)
+    # Sign and magnitude to an ordered integer; both zeros become 0.
+    ordered = torch.where(bits < 0, _LOWEST - bits, bits).to(torch.int64)
     reversed_index = torch.arange(n - 1, -1, -1, device=scores.device)
-    keys = ordered * (1 << 32) + reversed_index
+    keys = torch.add(reversed_index, ordered, alpha=1 << 32)
     best = torch.topk(keys, k, dim=-1, sorted=False).values
     return n - 1 - (best & 0xFFFF_FFFF)

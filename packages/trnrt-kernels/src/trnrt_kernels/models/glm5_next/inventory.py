@@ -71,9 +71,10 @@ class HeldTensor:
     """A tensor the ops take.
 
     Fields:
-        name: `embed`, `norm`, `lm_head` or a name within a layer, as `q_proj`.
+        name: `embed`, `norm`, `lm_head` or a name within a layer, as `o_proj`.
         layer: index of the layer, None for the three of the whole model.
-        shape: as held; matrices are [out, in], experts [expert, out, in].
+        shape: as held; matrices are [out, in], those of experts [expert, out, in], gate and up
+            of an expert one after the other.
     """
 
     name: str
@@ -85,13 +86,18 @@ class HeldTensor:
 
     @property
     def path(self) -> str:
-        """Unique name, as `layers.3.q_proj`."""
+        """Unique name, as `layers.3.o_proj`."""
         return self.name if self.layer is None else f"layers.{self.layer}.{self.name}"
 
     @property
     def is_matrix(self) -> bool:
         """Whether it is a weight of a product in the activation dtype; only those may be FP8."""
         return self.precision in (Precision.BLOCK_FP8, Precision.WIDE) and len(self.shape) >= 2
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is the matrix of one product; not the embedding, nor stacked experts."""
+        return len(self.shape) == 2 and self.name not in ("embed", "index_ape")
 
     @property
     def is_strict(self) -> bool:
@@ -161,6 +167,25 @@ class _LayerTensors:
         part = Part(self.prefix + hf_name, shape_in_file or shape, 0, shape[0])
         return HeldTensor(name, self.layer, shape, precision, component, (part,))
 
+    def joined(
+        self,
+        name: str,
+        hf_names: list[str],
+        shape: tuple[int, ...],
+        component: Component,
+        precision: Precision = Precision.WIDE,
+        *,
+        shape_in_file: tuple[int, ...] | None = None,
+    ) -> HeldTensor:
+        """An entry of several checkpoint tensors of one shape, one below the other."""
+        rows = shape[0]
+        parts = tuple(
+            Part(self.prefix + hf_name, shape_in_file or shape, rows * i, rows * (i + 1))
+            for i, hf_name in enumerate(hf_names)
+        )
+        held = (rows * len(hf_names), *shape[1:])
+        return HeldTensor(name, self.layer, held, precision, component, parts)
+
     def stream_tensors(self, half: str, hf_norm: str) -> Iterator[HeldTensor]:
         """The mHC coefficients and the input norm of a half."""
         streams, hidden = self.config.hc_mult, self.config.hidden_size
@@ -178,9 +203,6 @@ class _LayerTensors:
         hidden, size, head = config.hidden_size, config.linear_size, config.linear_head_dim
         heads, taps = config.linear_num_heads, config.linear_conv_kernel_dim
         matrices = {
-            "q_proj": (size, hidden),
-            "k_proj": (size, hidden),
-            "v_proj": (size, hidden),
             "f_a_proj": (head, hidden),
             "f_b_proj": (size, head),
             "b_proj": (heads, hidden),
@@ -189,17 +211,13 @@ class _LayerTensors:
             "o_norm": (head,),
             "o_proj": (hidden, size),
         }
+        names = [f"self_attn.{letter}_proj.weight" for letter in "qkv"]
+        yield self.joined("qkv_proj", names, (size, hidden), kda)
         for name, shape in matrices.items():
             yield self.tensor(name, f"self_attn.{name}.weight", shape, kda)
-        for letter in "qkv":
-            yield self.tensor(
-                f"{letter}_conv",
-                f"self_attn.{letter}_conv1d.weight",
-                (size, taps),
-                kda,
-                Precision.STRICT_BF16,
-                shape_in_file=(size, 1, taps),
-            )
+        names = [f"self_attn.{letter}_conv1d.weight" for letter in "qkv"]
+        strict, in_file = Precision.STRICT_BF16, (size, 1, taps)
+        yield self.joined("qkv_conv", names, (size, taps), kda, strict, shape_in_file=in_file)
         yield self.tensor("dt_bias", "self_attn.dt_bias", (size,), kda, Precision.STRICT_F32)
         yield self.tensor("a_log", "self_attn.A_log", (heads,), kda, Precision.STRICT_F32)
 
@@ -246,15 +264,12 @@ class _LayerTensors:
     def ffn_tensors(
         self, name_prefix: str, hf_module: str, width: int, component: Component
     ) -> Iterator[HeldTensor]:
-        """A SwiGLU block of the given width, dense or shared."""
-        for name, shape in self._swiglu_shapes(width).items():
-            yield self.tensor(
-                f"{name_prefix}{name}_proj",
-                f"{hf_module}.{name}_proj.weight",
-                shape,
-                component,
-                Precision.BLOCK_FP8,
-            )
+        """A SwiGLU block of the given width, dense or shared: gate over up, and down."""
+        hidden, fp8 = self.config.hidden_size, Precision.BLOCK_FP8
+        names = [f"{hf_module}.{name}_proj.weight" for name in ("gate", "up")]
+        yield self.joined(f"{name_prefix}gate_up_proj", names, (width, hidden), component, fp8)
+        down, shape = f"{hf_module}.down_proj.weight", (hidden, width)
+        yield self.tensor(f"{name_prefix}down_proj", down, shape, component, fp8)
 
     def moe_tensors(self) -> Iterator[HeldTensor]:
         """Router, shared expert and the stacked routed experts."""
@@ -277,25 +292,19 @@ class _LayerTensors:
         yield from self.ffn_tensors(
             "shared_", "mlp.shared_experts", shared_width, Component.SHARED_EXPERTS
         )
-        for name, shape in self._swiglu_shapes(config.moe_intermediate_size).items():
-            parts = tuple(
-                Part(
-                    f"{self.prefix}mlp.experts.{expert}.{name}_proj.weight",
-                    shape,
-                    expert,
-                    expert + 1,
-                )
-                for expert in range(num_experts)
-            )
-            yield HeldTensor(
-                f"experts_{name}",
-                self.layer,
-                (num_experts, *shape),
-                Precision.BLOCK_FP8,
-                Component.EXPERTS,
-                parts,
-            )
+        width, hidden = config.moe_intermediate_size, config.hidden_size
+        yield self._stacked("experts_gate_up", ("gate", "up"), (width, hidden))
+        yield self._stacked("experts_down", ("down",), (hidden, width))
 
-    def _swiglu_shapes(self, width: int) -> dict[str, tuple[int, int]]:
-        hidden = self.config.hidden_size
-        return {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+    def _stacked(
+        self, name: str, projections: tuple[str, ...], shape: tuple[int, int]
+    ) -> HeldTensor:
+        """Projections of all experts: those of one expert are neighbours in the first dimension."""
+        hf_names = [
+            f"{self.prefix}mlp.experts.{expert}.{projection}_proj.weight"
+            for expert in range(self.config.n_routed_experts)
+            for projection in projections
+        ]
+        parts = tuple(Part(hf_name, shape, i, i + 1) for i, hf_name in enumerate(hf_names))
+        held = (len(parts), *shape)
+        return HeldTensor(name, self.layer, held, Precision.BLOCK_FP8, Component.EXPERTS, parts)

@@ -72,8 +72,10 @@ class Model:
         self.plan = layer_plan(config)
         self._calls: dict[tuple[SegmentKind, Phase], tuple[SegmentCall, StepFn]] = {}
         self._heads: dict[tuple[Phase, HeadVariant], tuple[SegmentCall, StepFn]] = {}
+        self._weights: dict[Segment, tuple[Tensor, ...]] = {}
         self._bound: set[tuple[int, ...]] = set()
 
+    @torch.inference_mode()
     def prefill(
         self,
         inputs: PrefillInputs,
@@ -94,6 +96,7 @@ class Model:
         last_row = (inputs.num_tokens - 1).expand(self.row_tile)
         return self._sample(Phase.PREFILL, (streams, last_row), 1, sampling, sampling_state)
 
+    @torch.inference_mode()
     def decode(
         self,
         inputs: DecodeInputs,
@@ -112,25 +115,29 @@ class Model:
         rows = inputs.token_ids_B.shape[0]
         return self._sample(Phase.DECODE, (streams,), rows, sampling, sampling_state)
 
+    @torch.inference_mode()
     def prefill_logits(self, inputs: PrefillInputs, caches: Caches, rows_R: Tensor) -> Tensor:
         """Compute a chunk and the float32 logits of some of its rows: [R, V]."""
         streams = self._last_streams(self._pad_chunk(inputs), caches)
         return self.logits(streams, rows_R)
 
+    @torch.inference_mode()
     def decode_logits(self, inputs: DecodeInputs, caches: Caches) -> Tensor:
         """Compute one token of every row and its float32 logits: [B, V]."""
         streams = self._last_streams(self._pad_batch(inputs, caches), caches)
         call, step_fn = self._head(Phase.DECODE, HeadVariant.LOGITS)
-        weights = segment_weights(call.spec, self.plan[-1], self.weights)
+        weights = self._segment_weights(call, self.plan[-1])
         return step_fn(streams, *weights)[0][: inputs.token_ids_B.shape[0]]
 
+    @torch.inference_mode()
     def logits(self, streams_TND: Tensor, rows_R: Tensor) -> Tensor:
         """Float32 logits of some rows of the last layer's streams: [R, V]."""
         call, step_fn = self._head(Phase.PREFILL, HeadVariant.LOGITS)
-        weights = segment_weights(call.spec, self.plan[-1], self.weights)
+        weights = self._segment_weights(call, self.plan[-1])
         rows = F.pad(rows_R, (0, -rows_R.shape[0] % self.row_tile))
         return step_fn(streams_TND, rows, *weights)[0][: rows_R.shape[0]]
 
+    @torch.inference_mode()
     def segments(self, inputs: StepInputs, caches: Caches) -> Iterator[SegmentResult]:
         """Run a step up to the head, one segment per item; inputs are taken as they are."""
         phase = Phase.DECODE if isinstance(inputs, DecodeInputs) else Phase.PREFILL
@@ -143,9 +150,9 @@ class Model:
                 carried = (*carried, selected)
             tensors = (
                 *carried,
-                *segment_inputs(call.spec, inputs),
-                *segment_weights(call.spec, segment, self.weights),
-                *segment_caches(call.spec, segment, caches),
+                *segment_inputs(call, inputs),
+                *self._segment_weights(call, segment),
+                *segment_caches(call, segment, caches),
             )
             if must_bind:
                 call.spec.bind(tensors)
@@ -168,7 +175,7 @@ class Model:
     ) -> StepOutputs:
         is_greedy = sampling is None or state is None
         call, step_fn = self._head(phase, HeadVariant.GREEDY if is_greedy else HeadVariant.SAMPLE)
-        weights = segment_weights(call.spec, self.plan[-1], self.weights)
+        weights = self._segment_weights(call, self.plan[-1])
         if sampling is None or state is None:
             outputs = step_fn(*streams, *weights)
             return StepOutputs(*(tensor[:num_rows] for tensor in outputs))
@@ -187,6 +194,12 @@ class Model:
             step_fn = head_step_fn(call, self.backend.implementation, variant)
             self._heads[phase, variant] = call, self.backend.load(None, None, step_fn)
         return self._heads[phase, variant]
+
+    def _segment_weights(self, call: SegmentCall, segment: Segment) -> tuple[Tensor, ...]:
+        """A segment's weights; both phases take the same."""
+        if segment not in self._weights:
+            self._weights[segment] = segment_weights(call, segment, self.weights)
+        return self._weights[segment]
 
     def _call(self, kind: SegmentKind, phase: Phase) -> SegmentCall:
         return segment_call(

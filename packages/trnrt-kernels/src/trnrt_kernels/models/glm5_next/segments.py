@@ -37,11 +37,18 @@ class HeadVariant(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentCall:
-    """A segment kind in one phase: its op and the constants of its graph."""
+    """A segment kind in one phase: its op and the constants of its graph.
+
+    Fields:
+        inputs, weights, caches: names of the op's arguments by role, in call order.
+    """
 
     kind: SegmentKind
     spec: KernelSpec
     constants: tuple[Scalar, ...]
+    inputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    caches: tuple[str, ...]
 
     def step_fn(self, resolve: Resolve) -> StepFn:
         """The segment as a function of tensors.
@@ -66,7 +73,8 @@ def segment_call(
     constants = tuple(
         own[name] if name in own else getattr(config, name) for name, _ in spec.constants
     )
-    return SegmentCall(kind, spec, constants)
+    names = (spec.names(role) for role in (Role.INPUT, Role.WEIGHT, Role.CACHE))
+    return SegmentCall(kind, spec, constants, *names)
 
 
 def head_step_fn(call: SegmentCall, resolve: Resolve, variant: HeadVariant) -> StepFn:
@@ -92,25 +100,25 @@ def head_step_fn(call: SegmentCall, resolve: Resolve, variant: HeadVariant) -> S
     return drawn
 
 
-def segment_weights(spec: KernelSpec, segment: Segment, weights: Weights) -> tuple[Tensor, ...]:
+def segment_weights(call: SegmentCall, segment: Segment, weights: Weights) -> tuple[Tensor, ...]:
     """A segment's weights in call order."""
     if segment.layer is None:
-        return tuple(getattr(weights, name) for name in spec.names(Role.WEIGHT))
+        return tuple(getattr(weights, name) for name in call.weights)
     layer = weights.layers[segment.layer]
-    return tuple(layer[name] for name in spec.names(Role.WEIGHT))
+    return tuple(layer[name] for name in call.weights)
 
 
-def segment_caches(spec: KernelSpec, segment: Segment, caches: Caches) -> tuple[Tensor, ...]:
+def segment_caches(call: SegmentCall, segment: Segment, caches: Caches) -> tuple[Tensor, ...]:
     """A segment's caches in call order."""
     if segment.layer is None:
         return ()
     layer = caches.layers[segment.layer]
-    return tuple(layer[name] for name in spec.names(Role.CACHE))
+    return tuple(layer[name] for name in call.caches)
 
 
-def segment_inputs(spec: KernelSpec, inputs: StepInputs) -> tuple[Tensor, ...]:
+def segment_inputs(call: SegmentCall, inputs: StepInputs) -> tuple[Tensor, ...]:
     """The step inputs a segment takes, in call order."""
-    return tuple(getattr(inputs, name) for name in spec.names(Role.INPUT))
+    return tuple(getattr(inputs, name) for name in call.inputs)
 
 
 def chain(step_fns: Sequence[StepFn], num_inputs: Sequence[int]) -> StepFn:
