@@ -14,7 +14,7 @@ from trnrt_engine.errors import EngineOverloaded
 from trnrt_engine.errors import InvalidRequest as EngineInvalidRequest
 from trnrt_router import worker as worker_module
 from trnrt_router.engine_client import EngineState, HttpEngineClient
-from trnrt_router.errors import ContextTooLong, EngineLost, InvalidRequest, Overloaded
+from trnrt_router.errors import ConfigError, ContextTooLong, EngineLost, InvalidRequest, Overloaded
 from trnrt_router.http_server import listen_tcp, listen_unix, serving
 from trnrt_router.mailbox import Mailbox
 from trnrt_router.protocol import EngineRequest, FinishReason, SamplingParams, TokenDelta
@@ -330,6 +330,22 @@ def test_other_protocol_version_is_refused_by_name(socket_path, monkeypatch):
     detail = asyncio.run(scenario())
     assert "protocol 1" in detail
     assert "999" in detail
+
+
+def test_abort_that_overtook_its_submit_is_sent_again(socket_path):
+    async def scenario():
+        engine = ScriptedEngine(script=ENDLESS, step_s=0.0)
+        async with connected(socket_path, engine) as client:
+            await client.submit([request("r")], Mailbox())
+            del client._sinks["r"]  # as if its abort had come before the engine knew it
+            await until(lambda: engine.aborted == ["r"])
+
+    asyncio.run(scenario())
+
+
+def test_address_of_another_kind_is_refused():
+    with pytest.raises(ConfigError, match="ftp"):
+        HttpEngineClient("0", "ftp://host")
 
 
 def test_cancelled_submit_leaves_nothing_in_the_engine(socket_path):

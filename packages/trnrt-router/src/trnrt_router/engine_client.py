@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
+import h11
 import httpx
 import msgspec
 
-from trnrt_router.errors import EngineLost, ProtocolMismatch
+from trnrt_router.errors import ConfigError, EngineLost, ProtocolMismatch
+from trnrt_router.frame_stream import UNIX, StreamRefused, read_frames
 from trnrt_router.protocol import (
     PROTOCOL_VERSION,
     Abort,
@@ -23,7 +26,6 @@ from trnrt_router.protocol import (
     EngineRequest,
     EngineStats,
     Frame,
-    FrameReader,
     Hello,
     RequestError,
     Submit,
@@ -37,6 +39,7 @@ MSGPACK = "application/msgpack"
 POST_TIMEOUT_S = 30.0
 RECONNECT_S = (0.1, 0.2, 0.5, 1.0)
 LOST_KIND = "EngineLost"
+ORPHAN_DELTAS = 16
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -106,9 +109,16 @@ class HttpEngineClient:
 
     Args:
         silence_s: an engine from which nothing came for so long counts as lost.
+
+    Raises:
+        ConfigError: the address is of neither form.
     """
 
     def __init__(self, name: str, address: str, *, silence_s: float = 30.0) -> None:
+        if not address.startswith((UNIX, "http://")):
+            raise ConfigError(
+                f"engine address {address!r} is neither http://HOST:PORT nor unix:/PATH"
+            )
         self.name = name
         self.address = address
         self.state = EngineState.CONNECTING
@@ -120,6 +130,7 @@ class HttpEngineClient:
         self._stream_id = ""
         self._sinks: dict[str, DeltaSink] = {}
         self._to_abort: list[str] = []
+        self._orphans: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._http = _http_client(address)
 
@@ -158,10 +169,12 @@ class HttpEngineClient:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         known = [name for name in request_ids if self._sinks.pop(name, None) is not None]
-        if not known or self.state is not EngineState.READY:
-            return
-        self._to_abort += known
-        if len(self._to_abort) == len(known):  # else a flush is on its way
+        if known and self.state is EngineState.READY:
+            self._send_aborts(known)
+
+    def _send_aborts(self, request_ids: Sequence[str]) -> None:
+        self._to_abort += request_ids
+        if len(self._to_abort) == len(request_ids):  # else a flush is on its way
             self._spawn(self._flush_aborts())
 
     async def _flush_aborts(self) -> None:
@@ -173,24 +186,27 @@ class HttpEngineClient:
             logger.debug("abort not delivered engine=%s", self.name)  # its stream is gone too
 
     async def _post(self, path: str, body: Submit | Abort) -> httpx.Response:
-        return await self._http.post(path, content=_encode(body), timeout=POST_TIMEOUT_S)
+        return await self._http.post(path, content=_encode(body))
 
     async def _stay_connected(self) -> None:
         failures = 0
         while True:
             try:
-                await self._read_stream()
+                await read_frames(self.address, self._receive, silence_s=self._silence_s)
                 reason = "the engine closed the stream"
+            except StreamRefused as refused:
+                refusal = read_refusal(refused.status, refused.body)
+                reason = refusal.message
+                if refused.status == httpx.codes.SERVICE_UNAVAILABLE:
+                    failures = 0
+                    self._set_state(EngineState.LOADING, reason)
+                    await asyncio.sleep(RECONNECT_S[0])
+                    continue
+                self._complain(reason)
             except ProtocolMismatch as error:
                 reason = str(error)
-                if reason != self.detail:
-                    logger.error("engine %s: %s", self.name, error)
-            except _Loading as error:
-                failures = 0
-                self._set_state(EngineState.LOADING, str(error))
-                await asyncio.sleep(RECONNECT_S[0])
-                continue
-            except (httpx.TransportError, TimeoutError, msgspec.DecodeError) as error:
+                self._complain(reason)
+            except (OSError, h11.RemoteProtocolError, msgspec.DecodeError) as error:
                 reason = repr(error)
             if self.state is EngineState.READY:
                 failures = 0
@@ -199,19 +215,6 @@ class HttpEngineClient:
             self._fail_all(reason)
             await asyncio.sleep(RECONNECT_S[min(failures, len(RECONNECT_S) - 1)])
             failures += 1
-
-    async def _read_stream(self) -> None:
-        loop = asyncio.get_running_loop()
-        request = self._http.stream("GET", "/stream", params={"protocol": PROTOCOL_VERSION})
-        async with asyncio.timeout(self._silence_s) as silence, request as reply:
-            if reply.status_code != httpx.codes.OK:
-                await reply.aread()
-                raise _not_streaming(self.name, reply)
-            frames = FrameReader()
-            async for data in reply.aiter_raw():
-                silence.reschedule(loop.time() + self._silence_s)
-                for message in frames.feed(data):
-                    self._receive(message)
 
     def _receive(self, message: Hello | Frame | Beat) -> None:
         match message:
@@ -234,9 +237,29 @@ class HttpEngineClient:
         sink = sinks.pop(delta.request_id, None) if ended else sinks.get(delta.request_id)
         if sink is not None:
             sink.put(delta)
+        else:
+            self._note_orphan(delta.request_id, ended=ended)
+
+    def _note_orphan(self, request_id: str, *, ended: bool) -> None:
+        """Abort a request that runs on though nobody wants it.
+
+        An abort that overtook its submit found nothing to stop. A few deltas after an abort are
+        only those that were under way.
+        """
+        if ended:
+            self._orphans.pop(request_id, None)
+            return
+        self._orphans[request_id] += 1
+        if self._orphans[request_id] % ORPHAN_DELTAS == 0:
+            self._send_aborts([request_id])
+
+    def _complain(self, reason: str) -> None:
+        if reason != self.detail:  # once, not at every try
+            logger.error("engine %s: %s", self.name, reason)
 
     def _fail_all(self, reason: str) -> None:
         error = RequestError(LOST_KIND, f"engine {self.name} was lost: {reason}")
+        self._orphans.clear()
         sinks, self._sinks = self._sinks, {}
         for request_id, sink in sinks.items():
             sink.put(TokenDelta(request_id=request_id, error=error))
@@ -253,35 +276,21 @@ class HttpEngineClient:
         task.add_done_callback(self._tasks.discard)
 
 
-class _Loading(Exception):
-    """The engine's process answers but has not loaded its model."""
-
-
 def _http_client(address: str) -> httpx.AsyncClient:
-    unix_path = address.removeprefix("unix:") if address.startswith("unix:") else None
-    # Reading the certificates of the machine takes a tenth of a second; only https needs them.
+    is_unix = address.startswith(UNIX)
     transport = httpx.AsyncHTTPTransport(
-        uds=unix_path,
-        verify=address.startswith("https:"),
+        uds=address.removeprefix(UNIX) if is_unix else None,
+        verify=False,  # no https here, and reading the machine's certificates takes a while
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
-        trust_env=False,
-    )
-    return httpx.AsyncClient(
-        base_url="http://engine" if unix_path else address,
-        transport=transport,
-        headers={"content-type": MSGPACK},
-        timeout=None,  # the stream may be silent while a long prompt is computed
         trust_env=False,  # an engine is never behind a proxy
     )
-
-
-def _not_streaming(name: str, reply: httpx.Response) -> Exception:
-    refusal = read_refusal(reply.status_code, reply.content)
-    if reply.status_code == httpx.codes.CONFLICT:
-        return ProtocolMismatch(f"engine {name}: {refusal.message}")
-    if reply.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-        return _Loading(refusal.message)
-    return httpx.RemoteProtocolError(f"status {reply.status_code}: {refusal.message}")
+    return httpx.AsyncClient(
+        base_url="http://engine" if is_unix else address,
+        transport=transport,
+        headers={"content-type": MSGPACK},
+        timeout=POST_TIMEOUT_S,
+        trust_env=False,
+    )
 
 
 def _mismatch(name: str, protocol: int) -> str:

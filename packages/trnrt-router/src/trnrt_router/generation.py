@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+import msgspec
+
 from trnrt_router.engine_client import LOST_KIND, EngineClient
 from trnrt_router.engine_pool import EnginePool
 from trnrt_router.errors import ApiError, DeadlineExceeded, EngineFailed, EngineLost
@@ -17,8 +19,7 @@ from trnrt_router.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceEvent:
+class ChoiceEvent(msgspec.Struct, frozen=True):
     """What arrived for one choice: visible text, and logprobs of all its tokens if asked for."""
 
     index: int
@@ -68,13 +69,14 @@ class Generation:
             choice.request.request_id: self._choices[index]
             for index, choice in enumerate(plan.choices)
         }
+        self._num_unfinished = len(self._choices)
         self._mailbox = Mailbox()
         self._has_token = False
         self._may_retry = True
 
     @property
     def is_finished(self) -> bool:
-        return all(choice.is_finished for choice in self._choices)
+        return self._num_unfinished == 0
 
     @property
     def num_output_tokens(self) -> int:
@@ -112,25 +114,29 @@ class Generation:
             choice = self._by_request[delta.request_id]
             if choice.is_finished:
                 continue
-            if delta.error is not None or delta.finish_reason in _FAILED:
+            reason = delta.finish_reason
+            if delta.error is not None or (reason is not None and reason in _FAILED):
                 if not await self._replace_lost(delta.error):
                     self.close()
                     raise _failure(delta)
                 return []
             self._has_token = True
             events.append(choice.read(delta))
-            if choice.is_finished and delta.finish_reason is None and self.engine is not None:
-                self.engine.abort([delta.request_id])
+            if choice.is_finished:
+                self._num_unfinished -= 1
+                if reason is None and self.engine is not None:
+                    self.engine.abort([delta.request_id])
         return events
 
     def close(self) -> None:
         """Abort what still runs; does not wait, so that a cancelled handler may call it."""
+        self._mailbox.close()
         if self.engine is not None and not self.is_finished:
             self.engine.abort([request.request_id for request in self.plan.requests])
-            for choice in self._choices:
-                choice.is_finished = True
+            self._num_unfinished = 0
 
     def _open_mailbox(self) -> Mailbox:
+        self._mailbox.close()
         self._mailbox = Mailbox()
         return self._mailbox
 

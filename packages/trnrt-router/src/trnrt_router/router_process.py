@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -59,7 +60,12 @@ async def run_router(
     """
     service = Service.build(config, engines, wait_for_all=supervisor is not None)
     told = _Signals()
-    async with serving(create_app(service), listener):
+    app = create_app(service)
+    # What start-up has made lives as long as the process: no full collection needs to walk it,
+    # which would stop every stream for as long as that takes.
+    gc.collect()
+    gc.freeze()
+    async with serving(app, listener):
         with signals(told):
             background = [asyncio.ensure_future(_report_progress(service, listener))]
             stop = asyncio.ensure_future(told.first.wait())

@@ -133,8 +133,12 @@ class Answer:
 
     def _frame(self, events: Sequence[ChoiceEvent], generation: Generation, reply: Reply) -> bytes:
         usage = usage_of(generation) if generation.plan.continuous_usage else UNSET
-        chunks = (reply.chunk(entry, usage) for entry in events)
-        return b"".join(event(chunk) for chunk in chunks if chunk is not None)
+        data = b""
+        for entry in events:
+            chunk = reply.chunk(entry, usage)
+            if chunk is not None:
+                data += event(chunk)
+        return data
 
     def _headers(self, request: Request[Any, Any, Any], generation: Generation) -> dict[str, str]:
         plan = generation.plan
