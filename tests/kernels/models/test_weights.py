@@ -17,6 +17,7 @@ from support.tiny_checkpoint import (
     write_shards,
 )
 from trnrt_kernels.errors import CheckpointError
+from trnrt_kernels.models.glm5_next import weights as weights_module
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.inventory import PREFIX, Precision, inventory
 from trnrt_kernels.models.glm5_next.weights import load_weights
@@ -60,10 +61,25 @@ def test_every_tensor_holds_the_checkpoint_value(tmp_path, fp8, dtype, num_shard
     for path, value in expected.items():
         assert loaded[path].dtype == value.dtype, path
         assert torch.equal(loaded[path], value), path
-        is_input_major = value.dim() == 2 and value.dtype == torch.float32
-        is_input_major &= path != "embed" and not path.endswith("index_ape")
-        in_memory = loaded[path].t() if is_input_major else loaded[path]
-        assert in_memory.is_contiguous(), path
+        assert loaded[path].stride() == memory_order(path, value), path
+
+
+def memory_order(path, value):
+    """Strides of a tensor as held: wide float32 matrices of a product lie input by input."""
+    is_product = value.dim() == 2 and path != "embed" and not path.endswith("index_ape")
+    if is_product and value.dtype == torch.float32 and len(value) >= weights_module.WIDE:
+        return (1, len(value))
+    return value.contiguous().stride()
+
+
+@pytest.mark.parametrize("wide", [64, 10**6])
+def test_width_decides_the_memory_order(tmp_path, monkeypatch, wide):
+    monkeypatch.setattr(weights_module, "WIDE", wide)
+    make_tiny_checkpoint(tmp_path)
+    weights = load_weights(tmp_path, CONFIG, dtype="float32")
+    for path, tensor in weights.items():
+        assert tensor.stride() == memory_order(path, tensor), path
+    assert weights.lm_head.is_contiguous() == (wide > CONFIG.vocab_size)
 
 
 @pytest.mark.parametrize(

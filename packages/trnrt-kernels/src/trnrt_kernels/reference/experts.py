@@ -146,7 +146,20 @@ def run(
 
 
 def _grouped(x_XD: Tensor, weight_ROD: Tensor, ends_R: Tensor) -> Tensor:
-    return F.grouped_mm(x_XD, weight_ROD.transpose(1, 2), offs=ends_R)
+    """Multiply each expert's rows by its matrix; rows behind the last end are not written.
+
+    Eagerly the library's grouped product makes all its views for every expert, also for the many
+    that have no row; a graph needs it, as it may not look at the ends.
+    """
+    if torch.compiler.is_compiling():
+        return F.grouped_mm(x_XD, weight_ROD.transpose(1, 2), offs=ends_R)
+    out_XO = x_XD.new_empty(x_XD.shape[0], weight_ROD.shape[1])
+    start = 0
+    for expert, end in enumerate(ends_R.tolist()):
+        if end > start:
+            torch.mm(x_XD[start:end], weight_ROD[expert].t(), out=out_XO[start:end])
+            start = end
+    return out_XO
 
 
 def _keep_groups(choice_TR: Tensor, n_group: int, topk_group: int) -> Tensor:

@@ -103,7 +103,7 @@ def _sinkhorn(comb_TNN: Tensor, eps: float, iterations: int) -> Tensor:
     flat = comb_TNN.reshape(tokens, n * n)
     epsilon = torch.full_like(flat, eps)
     flat = flat / torch.addmm(epsilon, flat, same_column)
-    for _ in range(iterations - 1):
-        flat = flat / torch.addmm(epsilon, flat, same_row)
-        flat = flat / torch.addmm(epsilon, flat, same_column)
+    for _ in range(iterations - 1):  # in place: at one token the calls are all the cost
+        flat.div_(torch.addmm(epsilon, flat, same_row))
+        flat.div_(torch.addmm(epsilon, flat, same_column))
     return flat.view(tokens, n, n)
