@@ -88,9 +88,7 @@ def token_id(value: float, param: str, vocab_size: int) -> int:
     return number
 
 
-def _nucleus(
-    request: ChatRequest | CompletionRequest, info: EngineInfo
-) -> tuple[float, int]:
+def _nucleus(request: ChatRequest | CompletionRequest, info: EngineInfo) -> tuple[float, int]:
     defaults = info.default_sampling
     top_p = _or(request.top_p, defaults.top_p)
     top_k = optional_integer(request.top_k, "top_k")
