@@ -32,9 +32,7 @@ class Tokenizer:
         controls: the control tokens.
     """
 
-    def __init__(
-        self, bpe: BpeTokenizer, *, token_bytes: list[bytes], controls: Controls
-    ) -> None:
+    def __init__(self, bpe: BpeTokenizer, *, token_bytes: list[bytes], controls: Controls) -> None:
         self._bpe = bpe
         self._token_bytes = token_bytes
         self._control_ids = frozenset(controls.ids.values())
