@@ -62,6 +62,8 @@ def test_flag_beats_environment_beats_file_beats_default(launched, tmp_path):
         ("--backend", "gpu"),
         ("--max-num-seqs", "none"),
         ("--grace-s", "-1"),
+        ("--grace-s", "nan"),
+        ("--keepalive-s", "inf"),
         ("--no-such-flag",),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -22,6 +23,18 @@ def _option(flag: str, **settings: Any) -> Callable[[F], F]:
     """Make an option that can also come from `TRNRT_<NAME>`."""
     name = flag.removeprefix("--").replace("-", "_")
     return click.option(flag, name, envvar=ENV_PREFIX + name.upper(), show_envvar=True, **settings)
+
+
+class _Seconds(click.FloatRange):
+    """Seconds; NaN is within every range, and nothing can be told to wait for ever."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{seconds} is not a finite number.", param, ctx)
+        return seconds
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -52,7 +65,7 @@ COMMON = _options(
     ),
     _option(
         "--grace-s",
-        type=click.FloatRange(min=0),
+        type=_Seconds(min=0),
         default=30.0,
         show_default=True,
         help="Seconds accepted requests may still take after SIGTERM.",
@@ -70,7 +83,7 @@ FRONT = _options(
     ),
     _option(
         "--keepalive-s",
-        type=click.FloatRange(min=0, min_open=True),
+        type=_Seconds(min=0, min_open=True),
         default=15.0,
         show_default=True,
         help="Longest silence on a stream before a comment line.",
