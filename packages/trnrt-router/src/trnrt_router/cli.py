@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -35,6 +36,24 @@ class _Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{seconds} is not a finite number.", param, ctx)
         return seconds
+
+
+class _EngineUrl(click.ParamType[str]):
+    """An engine's address; one that cannot be connected to would be tried for ever."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        url = str(value)
+        try:
+            parts = urlsplit(url)
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+            is_address = is_address and parts.port != 0  # raises where it is no number
+        except ValueError:
+            is_address = False
+        if not (is_address or url.startswith("unix:/")):
+            self.fail(f"{url!r} is neither http://HOST:PORT nor unix:/PATH.", param, ctx)
+        return url
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -132,6 +151,7 @@ def serve(**settings: Any) -> None:
 @click.option(
     "--engine-url",
     "engine_urls",
+    type=_EngineUrl(),
     multiple=True,
     required=True,
     help="An engine's address, http://HOST:PORT or unix:/PATH; once per engine.",
