@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import socket
+import time
+from urllib.parse import urlsplit
+
 from prometheus_client.parser import text_string_to_metric_families
 
 HI = {"model": "glm", "messages": [{"role": "user", "content": "hi"}]}
@@ -47,3 +51,25 @@ def test_engines_are_shown_by_name(rig):
     assert found[("trnrt_engine_up", ("engine", "0"))] == 1
     assert found[("trnrt_engine_up", ("engine", "1"))] == 0
     assert found[("trnrt_engine_running_requests", ("engine", "0"))] == 0
+
+
+def test_a_body_that_breaks_off_or_is_too_large_is_no_server_error(rig):
+    before = samples(rig)
+    url = urlsplit(str(rig.http.base_url))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n"
+    with socket.create_connection((url.hostname, url.port)) as connection:
+        connection.sendall(head.format(1000).encode() + b'{"mod')
+    with socket.create_connection((url.hostname, url.port)) as connection:
+        connection.sendall(head.format(10**12).encode())
+        assert b" 413 " in connection.recv(100)
+
+    def counted(status):
+        key = ("trnrt_requests_total", ("endpoint", "chat"), ("status", status))
+        return samples(rig).get(key, 0) - before.get(key, 0)
+
+    limit_s = time.monotonic() + 30
+    while counted("499") < 1 and time.monotonic() < limit_s:
+        time.sleep(0.01)
+    assert counted("499") == 1
+    assert counted("413") == 1
+    assert counted("500") == 0

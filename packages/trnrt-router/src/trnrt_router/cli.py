@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import logging
+import os
 import sys
+import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from trnrt_kernels.serving import ENV_PREFIX, OPTIONS, config_file_option, options
+from trnrt_kernels.serving import ENV_PREFIX, OPTIONS, FiniteRange, config_file_option, options
 from trnrt_router.errors import TrnrtRouterError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,18 +26,6 @@ def _option(flag: str, **settings: Any) -> Callable[[F], F]:
     """Make an option that can also come from `TRNRT_<NAME>`."""
     name = flag.removeprefix("--").replace("-", "_")
     return click.option(flag, name, envvar=ENV_PREFIX + name.upper(), show_envvar=True, **settings)
-
-
-class _Seconds(click.FloatRange):
-    """Seconds; NaN is within every range, and nothing can be told to wait for ever."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{seconds} is not a finite number.", param, ctx)
-        return seconds
 
 
 class _EngineUrl(click.ParamType[str]):
@@ -84,7 +74,7 @@ COMMON = _options(
     ),
     _option(
         "--grace-s",
-        type=_Seconds(min=0),
+        type=FiniteRange(min=0),
         default=30.0,
         show_default=True,
         help="Seconds accepted requests may still take after SIGTERM.",
@@ -102,7 +92,7 @@ FRONT = _options(
     ),
     _option(
         "--keepalive-s",
-        type=_Seconds(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True),
         default=15.0,
         show_default=True,
         help="Longest silence on a stream before a comment line.",
@@ -192,6 +182,13 @@ def _finish(launch: Callable[[], int]) -> None:
         code = launch()
     except TrnrtRouterError as error:
         raise click.ClickException(str(error)) from error
+    if any(thread.daemon for thread in threading.enumerate()):
+        # One that is still loading a model is in native code; the interpreter's own end under it
+        # would abort the process.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 
