@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ENV_PREFIX = "TRNRT_"
 GRID = 64  # prefill is cut at multiples of this, pages and buckets are multiples of it
+MAX_EXPORTS = 4  # states a prefill chunk can export on the grid
 PAGE_SIZE = 256
 TINY_PAGE_SIZE = 64
 TINY_WINDOW = 32_768  # below it the context ladder and the pages are finer
