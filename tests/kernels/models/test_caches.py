@@ -55,7 +55,10 @@ def test_bundle_slots_lie_behind_the_working_ones() -> None:
     caches = Caches.allocate(CONFIG, GEOMETRY, dtype=torch.float32)
     assert (GEOMETRY.first_bundle_slot, GEOMETRY.num_slots) == (3, 5)
     slots = [
-        tensor.shape[0] for layer in caches.layers for n, tensor in layer.items() if n in SLOT_CACHES
+        tensor.shape[0]
+        for layer in caches.layers
+        for n, tensor in layer.items()
+        if n in SLOT_CACHES
     ]
     assert slots == [5] * 5
     with pytest.raises(ValueError, match="num_bundle_slots"):

@@ -1,8 +1,8 @@
 """The specs of all ops, in both phases.
 
 Letters as in `op_arguments`; b rows of a decode batch, t rows of a prefill chunk, p pages of the
-block table, e states a chunk exports, n prompt rows a head computes. Argument order: streams, step inputs, weights, caches,
-constants. A reference and a kernel take the same, by the same names.
+block table, e states a chunk exports, n prompt rows a head computes. Argument order: streams, step
+inputs, weights, caches, constants. A reference and a kernel take the same, by the same names.
 """
 
 from __future__ import annotations
