@@ -22,7 +22,6 @@ _LATER_AREAS = {
 }
 _LATER_KINDS = {
     "fp8_requant": "kernels",
-    "fp8_kv": "the prefix cache",
     "ranks": "ranks",
     "launcher": "ranks",
     "kernel_guard": "kernels",
