@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +32,12 @@ def data(number: int, size: int) -> bytes:
 
 def views(content: bytes | bytearray, *cuts: int) -> list[memoryview]:
     edges = [0, *cuts, len(content)]
-    return [memoryview(content)[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [memoryview(content)[a:b] for a, b in pairwise(edges)]
 
 
 def small_store(folder: Path | None = None, *, recreate: bool = False) -> HostStore:
     """Make a store of 16 blocks of 256 bytes."""
-    return HostStore(
-        folder, budget_bytes=LAYOUT.file_bytes, block_bytes=BLOCK, recreate=recreate
-    )
+    return HostStore(folder, budget_bytes=LAYOUT.file_bytes, block_bytes=BLOCK, recreate=recreate)
 
 
 def read(store: HostStore, name: bytes) -> bytes | None:
@@ -299,7 +298,7 @@ def test_foreign_arena_is_refused_by_name_and_made_anew_when_asked(
     store.close()
 
 
-@pytest.mark.parametrize("offset", range(4096, LAYOUT.data_at, 97))
+@pytest.mark.parametrize("offset", range(4096, LAYOUT.data_at, 151))
 def test_damaged_tables_are_refused_or_harmless(tmp_path: Path, offset: int) -> None:
     store = small_store(tmp_path)
     contents = {key(n): data(n, 200 + 150 * n) for n in range(5)}
@@ -307,12 +306,14 @@ def test_damaged_tables_are_refused_or_harmless(tmp_path: Path, offset: int) -> 
         store.put(name, views(content))
     store.close()
     damage(tmp_path / ARENA_NAME, offset, b"\xa5\x5a\xff")
+    named = ARENA_NAME
     try:
         store = small_store(tmp_path)
     except CacheRefused as refusal:
-        assert ARENA_NAME in str(refusal)
+        named = str(refusal)
         store = small_store(tmp_path, recreate=True)
         assert store.stats().num_entries == 0
+    assert ARENA_NAME in named
     for name, content in contents.items():
         assert read(store, name) in (None, content)
     store.check_integrity()
@@ -482,5 +483,5 @@ class HostStoreModel(RuleBasedStateMachine):
             assert all((key(n) in store) == (key(n) in self.model) for n in range(10))
 
 
-TestHostStoreModel = HostStoreModel.TestCase
-TestHostStoreModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHostStoreModel = pytest.mark.timeout(600)(HostStoreModel.TestCase)
+TestHostStoreModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -145,17 +145,18 @@ class HostStore:
                 return None
             self._directory.pin(entry, self._members.own)
             self._directory.use(entry)
+            self._counts["hits"] += 1
             expected, parts = self._directory.crc_of(entry), self._parts(entry)
             is_whole = sum(map(len, parts)) == self._directory.size_of(entry)
         if is_whole and checksum(key, parts) == expected:
-            self._counts["hits"] += 1
             return Pinned(parts, partial(self._unpin, entry))
         with self._changing():
             if self._directory.is_ready(entry):
                 self._directory.drop(entry)
             self._directory.unpin(entry, self._members.own)
-            self._counts["damaged"] += 1
+            self._counts["hits"] -= 1
             self._counts["misses"] += 1
+            self._counts["damaged"] += 1
         logger.warning("host cache entry damaged, removed key=%s", key.hex())
         return None
 
