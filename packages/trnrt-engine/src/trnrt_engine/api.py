@@ -21,6 +21,50 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class CacheMode(StrEnum):
+    """What a request may do with cached prefixes.
+
+    READ uses them and leaves none; WRITE uses and leaves them; OFF computes everything.
+    """
+
+    READ = "read"
+    WRITE = "write"
+    OFF = "off"
+
+
+class CacheControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one request uses the prefix cache.
+
+    Fields:
+        ttl_s: seconds after which what it leaves is dropped; None = as long as there is room.
+        pin: keep what it leaves until its session is released or `ttl_s` is over.
+        session_id: the conversation it belongs to; empty = none.
+    """
+
+    mode: CacheMode = CacheMode.WRITE
+    ttl_s: float | None = None
+    pin: bool = False
+    session_id: str = ""
+
+
+class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request found in the prefix cache.
+
+    Fields:
+        kv_depth: prompt tokens whose pages were found.
+        state_depth: position of the deepest complete bundle within them: the hit.
+        replayed: tokens with pages that were computed again, for want of a bundle behind them.
+        tier: where the bundle lay (`device`, `host`, `disk`); empty without a hit.
+        reason: why the hit is not deeper; empty where it could not be.
+    """
+
+    kv_depth: int = 0
+    state_depth: int = 0
+    replayed: int = 0
+    tier: str = ""
+    reason: str = ""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the next token of one request is drawn.
 
@@ -61,6 +105,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         marks: prompt positions worth a cache bundle (tokens before the mark), ascending.
         cache_salt: isolates cached prefixes; tenant: whom the work is charged to.
         priority: lower runs first. deadline_s: seconds from submission.
+        cache: how the prefix cache is used.
     """
 
     request_id: str
@@ -73,6 +118,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tenant: str = ""
     priority: int = 0
     deadline_s: float | None = None
+    cache: CacheControl = CacheControl()
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +145,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
         finish_reason: set in the last delta only.
         stop_token_id: the id that ended the request (counts as output, is not text).
         num_output_tokens: output so far, prior output included.
+        cache_report: in the first delta only.
     """
 
     request_id: str
@@ -110,6 +157,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+    cache_report: CacheReport | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
