@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trnrt_router.affinity import RouteKey, prefix_hashes, session_key
+from trnrt_router.cache_control import cache_control
 from trnrt_router.errors import ContextTooLong, InvalidRequest, NotFound
 from trnrt_router.openai.chat import ChatRequest
 from trnrt_router.openai.completions import CompletionRequest
@@ -29,6 +30,8 @@ from trnrt_router.text.tokenizer import Tokenizer
 # OpenAI's default for this endpoint alone.
 COMPLETION_MAX_TOKENS = 16
 MAX_PRIORITY = 2**31
+# Cached prefixes end at multiples of this many tokens: a shorter prompt needs no marks.
+BUNDLE_GRID = 64
 
 
 class RequestPlanner:
@@ -88,7 +91,8 @@ class RequestPlanner:
         self._check_chars(len(rendered.text), info, param="messages")
         encoded = self._tokenizer.encode_pieces(rendered)
         _check_prompt(encoded.ids, info, param="messages")
-        marks = find_marks(rendered, encoded, self._tokenizer)
+        is_cacheable = len(encoded.ids) >= BUNDLE_GRID
+        marks = find_marks(rendered, encoded, self._tokenizer) if is_cacheable else []
         prompt = Prompt(encoded.ids, rendered.starts_in, marks)
         return self._plan(
             request, [prompt], sampling, headers, info, ignored, warnings=rendered.warnings
@@ -157,6 +161,7 @@ class RequestPlanner:
         is_chat = isinstance(request, ChatRequest)
         keys = {"session_id": request.session_id, "prompt_cache_key": request.prompt_cache_key}
         session, parent = session_key(keys, headers)
+        cache = cache_control(request.cache, session=session)
         salt = request.cache_salt or ""
         options = request.stream_options
         reply_id = f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
@@ -172,6 +177,7 @@ class RequestPlanner:
                     cache_salt=salt,
                     tenant=session or "",
                     priority=priority,
+                    cache=cache,
                 ),
                 starts_in=prompt.starts_in,
             )
