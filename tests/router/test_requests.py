@@ -91,7 +91,7 @@ def test_cache_knows_the_session_of_a_header(chat):
         ("on", "cache"),
         (True, "cache"),
         ({"mode": "on"}, "cache.mode"),
-        ({"ttl": 5}, "cache"),
+        ({"ttl": 5}, "cache.ttl"),
         ({"ttl_s": 0}, "cache.ttl_s"),
         ({"ttl_s": -1}, "cache.ttl_s"),
         ({"ttl_s": "60"}, "cache.ttl_s"),

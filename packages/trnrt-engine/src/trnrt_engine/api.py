@@ -55,7 +55,7 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
         state_depth: position of the deepest complete bundle within them: the hit.
         replayed: tokens with pages that were computed again, for want of a bundle behind them.
         tier: where the bundle lay (`device`, `host`, `disk`); empty without a hit.
-        reason: why the hit is not deeper; empty where it could not be.
+        reason: how it hit, or why not, as `trnrt_engine.cache.report.Reason` spells it.
     """
 
     kv_depth: int = 0
