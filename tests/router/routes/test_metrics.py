@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from trnrt_engine.api import CacheReport
+
 HI = {"model": "glm", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -39,6 +41,24 @@ def test_requests_and_tokens_are_counted(rig):
     assert grown("trnrt_generation_tokens_total") == usage["completion_tokens"]
     assert grown("trnrt_time_to_first_token_seconds_count") == 1
     assert after[("trnrt_running_requests",)] == 0
+
+
+def test_cache_lookups_are_counted_by_reason_and_tier(rig):
+    report = CacheReport(kv_depth=512, state_depth=448, replayed=64, tier="host", reason="hit")
+    rig.say("a</think>b", cache_report=report)
+    before = samples(rig)
+    rig.http.post("/v1/chat/completions", json=HI | {"n": 2})
+    rig.say("a</think>b", cache_report=CacheReport(reason="cold"))
+    rig.http.post("/v1/chat/completions", json=HI)
+    after = samples(rig)
+    for labels, count in (
+        ((("reason", "hit"), ("tier", "host")), 2),
+        ((("reason", "cold"), ("tier", "none")), 1),
+    ):
+        key = ("trnrt_cache_lookups_total", *labels)
+        assert after[key] - before.get(key, 0) == count
+    replayed = ("trnrt_replayed_prompt_tokens_total",)
+    assert after[replayed] - before[replayed] == 128
 
 
 def test_engines_are_shown_by_name(rig):

@@ -60,6 +60,17 @@ class RouterMetrics:
         self.cached_tokens = Counter(
             "trnrt_cached_prompt_tokens", "Of these, not computed again", registry=registry
         )
+        self.replayed_tokens = Counter(
+            "trnrt_replayed_prompt_tokens",
+            "Prompt tokens computed again though their pages were cached",
+            registry=registry,
+        )
+        self.cache_lookups = Counter(
+            "trnrt_cache_lookups",
+            "Sequences looked up in the prefix cache, by what came of it and where the hit lay",
+            ["reason", "tier"],
+            registry=registry,
+        )
         self.generation_tokens = Counter(
             "trnrt_generation_tokens", "Tokens of finished requests", registry=registry
         )
