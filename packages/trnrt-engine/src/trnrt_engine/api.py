@@ -212,7 +212,13 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of load and counters; counters never decrease.
 
     Fields:
+        free_pages: pages that hold nothing. cached_pages: pages of the prefix cache nobody uses.
+        free_state_slots, total_state_slots: those of sequences and bundles.
+        num_bundles: positions of the prefix cache that can be hit.
         prompt_tokens: prompt tokens computed; generation_tokens: tokens handed out.
+        cache_hit_tokens: prompt tokens not computed. cache_lookups: admissions by reason.
+        evicted_pages, evicted_bundles: given up for room.
+        skipped_bundles: wanted, and no slot could be had.
         queue_s: submission to admission. time_to_first_token_s: submission to first token.
         inter_token_s: between two tokens of a request. step_s: launch to result of a step.
     """
@@ -221,14 +227,21 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_running: int = 0
     free_pages: int = 0
     total_pages: int = 0
+    cached_pages: int = 0
     free_state_slots: int = 0
     total_state_slots: int = 0
+    num_bundles: int = 0
     steps: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     requests_finished: int = 0
     requests_failed: int = 0
     requests_aborted: int = 0
+    cache_hit_tokens: int = 0
+    cache_lookups: dict[str, int] = {}
+    evicted_pages: int = 0
+    evicted_bundles: int = 0
+    skipped_bundles: int = 0
     queue_s: HistogramSnapshot = HistogramSnapshot()
     time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
     inter_token_s: HistogramSnapshot = HistogramSnapshot()

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from trnrt_engine.api import EngineInfo, EngineStats, TokenDelta
 from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.cache.report import Reason
 from trnrt_engine.errors import StepFailed
 from trnrt_engine.intake import RequestLimits
 from trnrt_engine.metrics import EngineMetrics
@@ -113,19 +114,27 @@ class _FailedLaunch:
 def stats_of(core: EngineCore) -> EngineStats:
     """Take a snapshot of a core; may be called from any thread."""
     metrics, cache, scheduler = core.metrics, core.cache, core.scheduler
+    counters = cache.counters
     return EngineStats(
         num_waiting=len(scheduler.waiting),
         num_running=len(scheduler.running),
         free_pages=cache.num_free_pages,
         total_pages=cache.num_pages,
+        cached_pages=cache.num_cached_pages,
         free_state_slots=cache.num_free_state_slots,
         total_state_slots=cache.num_state_slots,
+        num_bundles=cache.num_bundles,
         steps=metrics.steps,
         prompt_tokens=metrics.prompt_tokens,
         generation_tokens=metrics.generation_tokens,
         requests_finished=metrics.requests_finished,
         requests_failed=metrics.requests_failed,
         requests_aborted=metrics.requests_aborted,
+        cache_hit_tokens=counters.hit_tokens,
+        cache_lookups={reason.value: counters.lookups[reason] for reason in Reason},
+        evicted_pages=counters.evicted_pages,
+        evicted_bundles=counters.evicted_bundles,
+        skipped_bundles=counters.skipped_bundles,
         queue_s=metrics.queue_s.snapshot(),
         time_to_first_token_s=metrics.time_to_first_token_s.snapshot(),
         inter_token_s=metrics.inter_token_s.snapshot(),

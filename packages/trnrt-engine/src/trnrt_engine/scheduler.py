@@ -21,7 +21,8 @@ from collections import deque
 from collections.abc import Callable
 
 from trnrt_engine.api import FinishReason, RequestError, TokenDelta
-from trnrt_engine.cache.manager import CacheManager, SequenceCache
+from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.cache.sequence import SequenceCache
 from trnrt_engine.errors import (
     DeadlineExceeded,
     IntegrityError,
@@ -136,9 +137,14 @@ class Scheduler:
         for index, request in enumerate(requests):
             if request.status is RequestStatus.FINISHED:
                 self._release_when_landed(request)
-            elif result.is_finite and not result.is_finite[index]:
+                continue
+            if result.is_finite and not result.is_finite[index]:
+                self._cache.discard(_held(request))
                 self._fail(request, NonFiniteOutput("the model's output for it is not finite"))
-            elif not is_forced[index]:
+                continue
+            if chunk is not None:
+                self._cache.publish(_held(request), chunk.start + len(chunk.token_ids))
+            if not is_forced[index]:
                 self._take_token(request, result, row=index, now_s=now_s)
 
     def fail(self, plan: SchedulerOutput, error: TrnrtEngineError) -> None:
@@ -194,12 +200,11 @@ class Scheduler:
     def _admit(self, now_s: float) -> None:
         while self.waiting and len(self.running) < self._max_num_seqs:
             request = self.waiting[0]
-            cache = self._cache.admit(request.max_cached_tokens)
+            cache = self._cache.admit(request.admission)
             if cache is None:
                 return
             self.waiting.popleft()
-            request.cache = cache
-            request.status = RequestStatus.RUNNING
+            request.start(cache)
             self.running.append(request)
             self._metrics.queue_s.observe(now_s - request.arrival_s)
 
@@ -208,15 +213,18 @@ class Scheduler:
         end = min(start + self._chunk_tokens, request.num_prompt_tokens)
         self._cache.grow(cache, end)
         request.num_computed_tokens = end
+        is_first = start == cache.num_cached_tokens
         chunk = PrefillChunk(
             request=request.spec,
             state_slot=cache.state_slot,
             page_ids=cache.page_ids,
             start=start,
             token_ids=request.spec.token_ids[start:end],
-            is_first=start == 0,
+            is_first=is_first,
             samples=end == request.num_prompt_tokens and request.num_prior_tokens == 0,
             stop_ids=request.stop_ids,
+            restore=cache.restore if is_first else None,
+            exports=self._cache.plan_exports(cache, start, end),
         )
         return SchedulerOutput(next(self._serial), prefill=chunk)
 
