@@ -44,8 +44,16 @@ def tiny_core(
     max_num_batched_tokens: int = 128,
     eos_token_ids: tuple[int, ...] = (),
     num_steps_ahead: int = 0,
+    num_bundle_slots: int | None = None,
+    page_size: int | None = None,
+    num_pages: int | None = None,
 ) -> EngineCore:
-    """Put fresh caches and a scheduler around a model."""
+    """Put fresh caches and a scheduler around a model.
+
+    Args:
+        num_bundle_slots: None = no prefix cache.
+        page_size, num_pages: None = what the window gives; scratch not counted.
+    """
     shape = ServingShape.resolve(
         window=model.config.max_position_embeddings,
         index_kpool=model.config.index_kpool,
@@ -55,11 +63,17 @@ def tiny_core(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
     )
+    if page_size is not None:
+        shape = dataclasses.replace(shape, page_size=page_size)
+    memory = plan_memory(model.config, shape)
+    if num_pages is not None:
+        memory = dataclasses.replace(memory, num_pages=num_pages + memory.num_scratch)
     core = make_core(
         model,
         shape,
-        plan_memory(model.config, shape),
+        memory,
         GenerationConfig(eos_token_ids, SamplingParams()),
         model_name="tiny",
+        num_bundle_slots=num_bundle_slots,
     )
     return dataclasses.replace(core, num_steps_ahead=num_steps_ahead)

@@ -16,6 +16,7 @@ class EngineConfig:
 
     Fields:
         max_waiting: requests taken beyond those that can run at once.
+        prefix_cache: whether prompts reuse what earlier ones computed.
     """
 
     model_dir: Path
@@ -28,6 +29,7 @@ class EngineConfig:
     graphs: str = "auto"
     cache_gib: float | None = None
     max_waiting: int = 256
+    prefix_cache: bool = True
 
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():

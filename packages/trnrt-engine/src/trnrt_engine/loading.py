@@ -20,7 +20,7 @@ from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.runner import Runner
 from trnrt_engine.scheduler import Scheduler
 from trnrt_kernels.backend import get_backend
-from trnrt_kernels.memory_plan import MemoryPlan, plan_memory, weight_bytes
+from trnrt_kernels.memory_plan import MemoryPlan, cache_bytes, plan_memory, weight_bytes
 from trnrt_kernels.models.glm5_next.caches import CacheGeometry, Caches
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.model import Model
@@ -34,6 +34,8 @@ from trnrt_kernels.serving import ServingShape, round_up
 logger = logging.getLogger(__name__)
 
 GIB = 2**30
+BUNDLES_PER_SEQ = 8  # states of the prefix cache per sequence that runs at once
+BUNDLE_SHARE = 4  # they take at most one part in so many of the memory for caches
 
 Progress = Callable[[str], None]
 
@@ -54,9 +56,13 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
         vocab_size=model_config.vocab_size,
     )
     shape = _resolve_shape(config, model_config)
-    memory = plan_memory(
-        model_config, shape, cache_budget_bytes=_cache_budget(config, model_config, shape)
-    )
+    budget = _cache_budget(config, model_config, shape)
+    num_bundle_slots = None
+    if config.prefix_cache:
+        bundle_bytes = _bundle_bytes(model_config, shape)
+        num_bundle_slots = _num_bundle_slots(shape, bundle_bytes, budget)
+        budget = None if budget is None else budget - num_bundle_slots * bundle_bytes
+    memory = plan_memory(model_config, shape, cache_budget_bytes=budget)
     weights = load_weights(
         config.model_dir, model_config, dtype=shape.dtype, progress=_percent_of(report)
     )
@@ -65,10 +71,18 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
     check_graphs(
         config.graphs, required_graphs(model_config, shape, memory, row_tile=model.row_tile)
     )
-    core = make_core(model, shape, memory, generation, model_name=config.model_dir.name)
+    core = make_core(
+        model,
+        shape,
+        memory,
+        generation,
+        model_name=config.model_dir.name,
+        num_bundle_slots=num_bundle_slots,
+    )
     logger.info(
-        "engine loaded model=%s dtype=%s pages=%d window=%d load_s=%.1f",
-        *(config.model_dir.name, shape.dtype, core.cache.num_pages, shape.max_model_len),
+        "engine loaded model=%s dtype=%s pages=%d bundle_slots=%d window=%d load_s=%.1f",
+        *(config.model_dir.name, shape.dtype, core.cache.num_pages, num_bundle_slots or 0),
+        shape.max_model_len,
         time.monotonic() - started_s,
     )
     return core
@@ -81,14 +95,20 @@ def make_core(
     generation: GenerationConfig,
     *,
     model_name: str,
+    num_bundle_slots: int | None = None,
 ) -> EngineCore:
-    """Allocate caches for a model and put scheduler and runner around it."""
-    geometry = _geometry(memory, row_tile=model.row_tile)
+    """Allocate caches for a model and put scheduler and runner around it.
+
+    Args:
+        num_bundle_slots: slots of the prefix cache; None = there is none.
+    """
+    geometry = _geometry(memory, row_tile=model.row_tile, num_bundle_slots=num_bundle_slots or 0)
     cache = CacheManager(
         num_pages=geometry.num_pages - geometry.num_scratch,
         page_size=geometry.page_size,
         num_state_slots=geometry.num_state_slots - geometry.num_scratch,
         num_scratch=geometry.num_scratch,
+        num_bundle_slots=num_bundle_slots,
     )
     metrics = EngineMetrics()
     return EngineCore(
@@ -122,7 +142,18 @@ def make_core(
     )
 
 
-def _geometry(memory: MemoryPlan, *, row_tile: int) -> CacheGeometry:
+def _num_bundle_slots(shape: ServingShape, bundle_bytes: int, budget: int | None) -> int:
+    """Return how many states are kept: some for every sequence, within a part of the budget."""
+    wanted = BUNDLES_PER_SEQ * shape.max_num_seqs
+    return wanted if budget is None else min(wanted, budget // BUNDLE_SHARE // bundle_bytes)
+
+
+def _bundle_bytes(model_config: Glm5NextConfig, shape: ServingShape) -> int:
+    cache = cache_bytes(model_config, page_size=shape.page_size, dtype=shape.dtype)
+    return cache.slot - cache.sampling_per_slot
+
+
+def _geometry(memory: MemoryPlan, *, row_tile: int, num_bundle_slots: int) -> CacheGeometry:
     """Add the scratch rows with which decode pads a batch to the row tile."""
     num_scratch = round_up(memory.num_scratch, row_tile)
     num_added = num_scratch - memory.num_scratch
@@ -131,6 +162,7 @@ def _geometry(memory: MemoryPlan, *, row_tile: int) -> CacheGeometry:
         page_size=memory.page_size,
         num_state_slots=memory.num_slots + num_added,
         num_scratch=num_scratch,
+        num_bundle_slots=num_bundle_slots,
     )
 
 
