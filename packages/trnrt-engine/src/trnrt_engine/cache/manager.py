@@ -324,5 +324,3 @@ def _locked_by(cache: SequenceCache) -> Iterable[Node]:
         yield cache.source
     if cache.publication is not None:
         yield cache.publication.node
-
-
