@@ -14,9 +14,9 @@ class Reason(StrEnum):
 
     HIT: a bundle was used. COLD: nothing of it is known. NO_BUNDLE: its pages are, but no state
     behind them. EVICTED: there was a bundle and it was given up for room. EXPIRED: its time to
-    live was over. NO_ROOM: there was a bundle and no room for the copy of its page. MISMATCH: one was found and refused, for it was not what its place promised.
-    TOO_SHORT: no grid position leaves a token to compute. CACHING_OFF: the request or the engine
-    does not use the cache.
+    live was over. NO_ROOM: there was a bundle and no room for the copy of its page. MISMATCH: one
+    was found and refused, for it was not what its place promised. TOO_SHORT: no grid position
+    leaves a token to compute. CACHING_OFF: the request or the engine does not use the cache.
 
     That another salt knows the prompt is no reason: telling would let one tenant ask what another
     one sent.
