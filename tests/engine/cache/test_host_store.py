@@ -263,13 +263,24 @@ def test_damaged_payload_is_removed_and_counted(tmp_path: Path) -> None:
     store.check_integrity()
 
 
-@pytest.mark.parametrize("column", ["crc", "num_bytes"])
-def test_damaged_record_is_never_returned(tmp_path: Path, column: str) -> None:
+@pytest.mark.parametrize(
+    ("column", "flipped"),
+    [
+        ("crc", 5),
+        ("num_bytes", 5),
+        ("num_bytes", 512),
+        ("num_bytes", 1 << 20),
+        ("num_bytes", 1 << 63),
+    ],
+)
+def test_damaged_record_is_never_returned(tmp_path: Path, column: str, flipped: int) -> None:
     store = small_store(tmp_path)
     store.put(key(1), views(bytes(1000)))
-    store._arena.tables[column][0] ^= 5  # type: ignore[operator]
+    store._arena.tables[column][0] ^= flipped  # type: ignore[operator]
     assert store.get(key(1)) is None
     assert key(1) not in store
+    assert store.num_bytes == 0
+    store.check_integrity()
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,12 @@ class BlockTable:
         cuts = np.flatnonzero(np.diff(blocks) != 1) + 1
         return [(int(piece[0]), len(piece)) for piece in np.split(blocks, cuts) if len(piece)]
 
-    def free(self, entry: int, count: int) -> None:
-        """Take the blocks of an entry back."""
-        for first, num in self.of(entry, count):
+    def free(self, entry: int, count: int) -> int:
+        """Take the blocks of an entry back and count them."""
+        pieces = self.of(entry, count)
+        for first, num in pieces:
             self._owner[first : first + num] = FREE
+        return sum(num for _, num in pieces)
 
     def owners(self) -> NDArray[np.uint32]:
         """Copy the owner words."""

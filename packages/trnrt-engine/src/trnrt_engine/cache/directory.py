@@ -171,8 +171,7 @@ class Directory:
             return 0
         ready = self.entries()
         loose = ready[~self._pins[:, ready].any(axis=0)]
-        sizes = -(-self._num_bytes[loose].astype(np.int64) // self._block_bytes)
-        if int(np.maximum(sizes, 1).sum()) < missing:
+        if int(self._sizes(loose).sum()) < missing:
             return None
         num_evicted = 0
         for entry in self._in_eviction_order(loose):
@@ -216,7 +215,7 @@ class Directory:
             raise IntegrityError("a block has an owner that cannot exist")
         live = np.flatnonzero(self._state)
         owned = np.bincount(owners, minlength=len(owners) + 1)[1:]
-        sizes = np.maximum(1, -(-self._num_bytes[live].astype(np.int64) // self._block_bytes))
+        sizes = self._sizes(live)
         if (owned[live] != sizes).any():
             raise IntegrityError("an entry does not own the blocks its length needs")
         if (owners[live] != live + 1).any():
@@ -255,14 +254,19 @@ class Directory:
             if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES or self._index.find(key) != entry:
                 raise IntegrityError(f"entry {int(entry)} is not found by its key")
 
+    def _sizes(self, entries: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the blocks each entry takes; one more than there are if its length is absurd."""
+        limit = self._blocks.num_blocks
+        num_bytes = np.minimum(self._num_bytes[entries], limit * self._block_bytes + 1)
+        return np.maximum(1, -(-num_bytes.astype(np.int64) // self._block_bytes))
+
     def _count(self, word: int, change: int) -> None:
         self._words[word] = int(self._words[word]) + change
 
     def _free(self, entry: int) -> None:
         count = self.blocks_for(self.size_of(entry))
         self._state[entry] = FREE
-        self._blocks.free(entry, count)
-        self._count(USED_BLOCKS, -count)
+        self._count(USED_BLOCKS, -self._blocks.free(entry, count))
 
     def _in_eviction_order(self, entries: NDArray[np.int64]) -> Iterator[int]:
         """Yield by (value, last use), sorting no more than is asked for."""

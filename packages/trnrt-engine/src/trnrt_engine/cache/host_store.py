@@ -154,6 +154,7 @@ class HostStore:
             if self._directory.is_ready(entry):
                 self._directory.drop(entry)
             self._directory.unpin(entry, self._members.own)
+            self._directory.recover()  # its record may have named less than it owned
             self._counts["hits"] -= 1
             self._counts["misses"] += 1
             self._counts["damaged"] += 1
