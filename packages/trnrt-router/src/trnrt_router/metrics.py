@@ -24,8 +24,10 @@ _ENGINE_GAUGES = {
     "num_waiting": ("waiting_requests", "Requests that wait for a slot"),
     "free_pages": ("free_pages", "Pages no request and no cached prefix holds"),
     "total_pages": ("total_pages", "Pages in all"),
-    "free_state_slots": ("free_state_slots", "State slots no request holds"),
+    "cached_pages": ("cached_pages", "Pages of cached prefixes that no request holds"),
+    "free_state_slots": ("free_state_slots", "State slots no request and no bundle holds"),
     "total_state_slots": ("total_state_slots", "State slots in all"),
+    "num_bundles": ("cached_bundles", "Positions of cached prefixes that can be hit"),
 }
 _ENGINE_COUNTERS = {
     "steps": ("steps", "Engine steps"),
@@ -34,6 +36,10 @@ _ENGINE_COUNTERS = {
     "requests_finished": ("requests_finished", "Requests that ended by themselves"),
     "requests_failed": ("requests_failed", "Requests that ended with an error"),
     "requests_aborted": ("requests_aborted", "Requests whose client left or that were stopped"),
+    "cache_hit_tokens": ("cache_hit_tokens", "Prompt tokens not computed, thanks to a hit"),
+    "evicted_pages": ("evicted_pages", "Pages of cached prefixes given up for room"),
+    "evicted_bundles": ("evicted_bundles", "Bundles given up for room"),
+    "skipped_bundles": ("skipped_bundles", "Bundles wanted for which no slot could be had"),
 }
 _ENGINE_HISTOGRAMS = {
     "queue_s": ("queue_seconds", "Submission to admission"),
@@ -111,6 +117,7 @@ class _EngineCollector(Collector):
             for engine in self._engines:
                 counter.add_metric([engine.name], getattr(engine.stats, field))
             yield counter
+        yield self._lookups()
         for field, (name, text) in _ENGINE_HISTOGRAMS.items():
             histogram = HistogramMetricFamily(f"trnrt_engine_{name}", text, labels=["engine"])
             for engine in self._engines:
@@ -118,6 +125,17 @@ class _EngineCollector(Collector):
                 if snapshot.counts:
                     histogram.add_metric([engine.name], _buckets(snapshot), snapshot.total)
             yield histogram
+
+    def _lookups(self) -> Metric:
+        counter = CounterMetricFamily(
+            "trnrt_engine_cache_lookups",
+            "Admissions, by what came of the look-up in the prefix cache",
+            labels=["engine", "reason"],
+        )
+        for engine in self._engines:
+            for reason, count in engine.stats.cache_lookups.items():
+                counter.add_metric([engine.name, reason], count)
+        return counter
 
 
 def _buckets(snapshot: HistogramSnapshot) -> list[tuple[str, float]]:

@@ -152,20 +152,27 @@ class HistogramSnapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A snapshot of load and counters; counters never decrease."""
+    """A snapshot of load and counters; see `trnrt_engine.api`."""
 
     num_waiting: int = 0
     num_running: int = 0
     free_pages: int = 0
     total_pages: int = 0
+    cached_pages: int = 0
     free_state_slots: int = 0
     total_state_slots: int = 0
+    num_bundles: int = 0
     steps: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     requests_finished: int = 0
     requests_failed: int = 0
     requests_aborted: int = 0
+    cache_hit_tokens: int = 0
+    cache_lookups: dict[str, int] = {}
+    evicted_pages: int = 0
+    evicted_bundles: int = 0
+    skipped_bundles: int = 0
     queue_s: HistogramSnapshot = HistogramSnapshot()
     time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
     inter_token_s: HistogramSnapshot = HistogramSnapshot()
