@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 
 from trnrt_router.affinity import RouteKey
@@ -55,9 +57,13 @@ def test_flush_that_is_misspelled_flushes_nothing(rig, body, param):
     assert [engine.flushed for engine in rig.engines] == [[], []]
 
 
-@pytest.mark.parametrize("session", ["s-1", "team/a/b", "with space", "\u00e9"])
-def test_session_is_released_on_every_engine(rig, session):
-    reply = rig.http.delete(f"/v1/cache/sessions/{session}")
+SESSIONS = ["s-1", "team/a/b", "a//b", "a/", "/a", "/sessions/", "with space", "\u00e9", "50%"]
+
+
+@pytest.mark.parametrize("safe", ["/", ""], ids=["slashes", "escaped"])
+@pytest.mark.parametrize("session", SESSIONS)
+def test_session_is_released_on_every_engine(rig, session, safe):
+    reply = rig.http.delete(f"/v1/cache/sessions/{quote(session, safe=safe)}")
     assert (reply.status_code, reply.json()) == (200, {"engines": ["0", "1"]})
     assert [engine.released for engine in rig.engines] == [[session], [session]]
 

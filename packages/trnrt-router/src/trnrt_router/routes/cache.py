@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from litestar import Request, Response, delete, post
@@ -38,7 +39,7 @@ def cache_routes(service: Service) -> list[HTTPRouteHandler]:
     # An id may hold slashes.
     @delete("/v1/cache/sessions/{session_id:path}", status_code=200)
     async def release_session(request: Request[Any, Any, Any]) -> Response[bytes]:
-        session_id = request.path_params["session_id"].removeprefix("/")
+        session_id = _id_at_end(request.scope["raw_path"])
         if not 0 < len(session_id) <= MAX_KEY_CHARS:
             raise InvalidRequest(
                 f"a session id has 1 to {MAX_KEY_CHARS} characters, this one {len(session_id)}",
@@ -47,3 +48,8 @@ def cache_routes(service: Service) -> list[HTTPRouteHandler]:
         return json_reply(EnginesTold(await service.pool.release_session(session_id)))
 
     return [flush, release_session]
+
+
+def _id_at_end(raw_path: bytes) -> str:
+    """Return the session id as it was sent; routing drops slashes at the ends and double ones."""
+    return unquote(raw_path.decode("ascii")).partition("/sessions/")[2]
