@@ -85,7 +85,8 @@ class Outbox:
             "request ended request=%s reason=%s prompt_tokens=%d output_tokens=%d "
             "cache=%s cached_tokens=%d kv_depth=%d replayed=%d tier=%s",
             *(request.request_id, reason, request.num_prompt_tokens, len(outputs)),
-            *(match.reason, match.state_depth, match.kv_depth, match.replayed, match.tier),
+            *(match.reason, match.state_depth, match.kv_depth, match.replayed),
+            match.tier or "none",
         )
         match reason:
             case FinishReason.STOP | FinishReason.LENGTH:
