@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.scripted_engine import ScriptedEngineClient
 from trnrt_engine.api import CacheReport
+from trnrt_router import metrics
+from trnrt_router.protocol import EngineStats
 
 HI = {"model": "glm", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -67,3 +70,21 @@ def test_engines_are_shown_by_name(rig):
     assert found[("trnrt_engine_up", ("engine", "0"))] == 1
     assert found[("trnrt_engine_up", ("engine", "1"))] == 0
     assert found[("trnrt_engine_running_requests", ("engine", "0"))] == 0
+
+
+def test_prefix_cache_of_each_engine_is_shown(rig, monkeypatch):
+    stats = EngineStats(cached_pages=5, num_bundles=3, cache_lookups={"hit": 2, "cold": 1})
+    monkeypatch.setattr(ScriptedEngineClient, "stats", stats)
+    found = samples(rig)
+    for engine in ("0", "1"):
+        label = ("engine", engine)
+        assert found[("trnrt_engine_cached_pages", label)] == 5
+        assert found[("trnrt_engine_cached_bundles", label)] == 3
+        for reason, count in stats.cache_lookups.items():
+            key = ("trnrt_engine_cache_lookups_total", label, ("reason", reason))
+            assert found[key] == count
+
+
+def test_everything_an_engine_counts_is_shown():
+    shown = [metrics._ENGINE_GAUGES, metrics._ENGINE_COUNTERS, metrics._ENGINE_HISTOGRAMS]
+    assert {*EngineStats.__struct_fields__} == {"cache_lookups"}.union(*shown)

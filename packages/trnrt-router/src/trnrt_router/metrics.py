@@ -39,7 +39,7 @@ _ENGINE_COUNTERS = {
     "cache_hit_tokens": ("cache_hit_tokens", "Prompt tokens not computed, thanks to a hit"),
     "evicted_pages": ("evicted_pages", "Pages of cached prefixes given up for room"),
     "evicted_bundles": ("evicted_bundles", "Bundles given up for room"),
-    "skipped_bundles": ("skipped_bundles", "Bundles wanted for which no slot could be had"),
+    "skipped_bundles": ("skipped_bundles", "Bundles wanted and not kept, for want of a slot"),
 }
 _ENGINE_HISTOGRAMS = {
     "queue_s": ("queue_seconds", "Submission to admission"),
