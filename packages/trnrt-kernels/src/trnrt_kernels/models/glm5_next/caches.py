@@ -190,7 +190,7 @@ def _fill(views: list[Tensor], data: Buffer, name: str) -> None:
     start = 0
     for view in views:
         # Through numpy: torch wraps read-only memory, as a file mapping is, only with a warning.
-        memoryview(view.numpy())[:] = source[start : start + view.nbytes]
+        view.numpy().data[:] = source[start : start + view.nbytes]
         start += view.nbytes
 
 
