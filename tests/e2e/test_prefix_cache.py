@@ -12,9 +12,6 @@ import pytest
 from support.demo_folder import DEMO_DIR
 from support.served import Served, served
 
-# Few, so that a handful of prompts fills them: eight bundles a sequence.
-MAX_NUM_SEQS = 1
-NUM_BUNDLE_SLOTS = 8 * MAX_NUM_SEQS
 GRID = 64
 SYSTEM = "You answer in one short sentence. " * 12
 QUESTIONS = ("Who are you?", "What can you do?", "Where do you run?")
@@ -36,9 +33,10 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    """Two engines of the shipped model."""
-    flags = ("--engines", "2", "--numeric-mode", "strict", "--max-num-seqs", str(MAX_NUM_SEQS))
-    with served(DEMO_DIR, *flags) as running:
+    """Two engines of the shipped model, with pages that a handful of prompts fills."""
+    flags = ("--engines", "2", "--numeric-mode", "strict")
+    room = ("--max-num-seqs", "2", "--max-model-len", "1024")
+    with served(DEMO_DIR, *flags, *room) as running:
         yield running
 
 
@@ -71,9 +69,9 @@ def ask(http: httpx.Client, *said: str, session: str = "s", **fields: Any) -> An
     return post(http, "/v1/chat/completions", body | {"top_logprobs": 3} | fields)
 
 
-def fill_slots(http: httpx.Client, session: str, *, salt: str) -> None:
-    """Leave more bundles on a session's engine than it has slots for."""
-    prompts = [[5 + number] * (GRID + 1) for number in range(NUM_BUNDLE_SLOTS + 2)]
+def push_out(http: httpx.Client, session: str, *, salt: str, num_pages: int) -> None:
+    """Leave more prompts on a session's engine than it has pages for."""
+    prompts = [[5 + number] * (GRID + 1) for number in range(num_pages + 1)]
     body = {"prompt": prompts, "max_tokens": 1, "session_id": session, "cache_salt": salt}
     post(http, "/v1/completions", body)
 
@@ -155,10 +153,11 @@ def test_read_uses_what_is_there_and_leaves_nothing(http):
 
 
 @pytest.mark.parametrize("end", ["release", "flush"])
-def test_pinned_prompt_outlives_others_until_its_pin_ends(http, end):
+def test_pinned_prompt_outlives_others_until_its_pin_ends(server, http, end):
+    num_pages = int(server.metric("trnrt_engine_total_pages", engine="0"))
     pin = {"mode": "write", "pin": True}
     pinned = ask(http, QUESTIONS[0], session="pinned", cache=pin)
-    fill_slots(http, "pinned", salt="before")
+    push_out(http, "pinned", salt="before", num_pages=num_pages)
     kept = ask(http, QUESTIONS[0], session="pinned", cache="read")
     assert (kept.engine, kept.found["reason"]) == (pinned.engine, "hit")
     if end == "flush":
@@ -166,5 +165,5 @@ def test_pinned_prompt_outlives_others_until_its_pin_ends(http, end):
         ask(http, QUESTIONS[0], session="pinned")
     else:
         http.delete("/v1/cache/sessions/pinned").raise_for_status()
-    fill_slots(http, "pinned", salt="after")
+    push_out(http, "pinned", salt="after", num_pages=num_pages)
     assert ask(http, QUESTIONS[0], session="pinned", cache="read").cached_tokens == 0

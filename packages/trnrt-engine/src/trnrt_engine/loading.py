@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from fractions import Fraction
 
 from trnrt_engine.__about__ import __version__
 from trnrt_engine.api import EngineInfo
@@ -20,7 +21,7 @@ from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.runner import Runner
 from trnrt_engine.scheduler import Scheduler
 from trnrt_kernels.backend import get_backend
-from trnrt_kernels.memory_plan import MemoryPlan, cache_bytes, plan_memory, weight_bytes
+from trnrt_kernels.memory_plan import BUNDLE_SHARE, MemoryPlan, plan_memory, weight_bytes
 from trnrt_kernels.models.glm5_next.caches import CacheGeometry, Caches
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.model import Model
@@ -34,8 +35,6 @@ from trnrt_kernels.serving import ServingShape, round_up
 logger = logging.getLogger(__name__)
 
 GIB = 2**30
-BUNDLES_PER_SEQ = 8  # states of the prefix cache per sequence that runs at once
-BUNDLE_SHARE = 4  # they take at most one part in so many of the memory for caches
 
 Progress = Callable[[str], None]
 
@@ -57,12 +56,13 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
     )
     shape = _resolve_shape(config, model_config)
     budget = _cache_budget(config, model_config, shape)
-    num_bundle_slots = None
-    if config.prefix_cache:
-        bundle_bytes = _bundle_bytes(model_config, shape)
-        num_bundle_slots = _num_bundle_slots(shape, bundle_bytes, budget)
-        budget = None if budget is None else budget - num_bundle_slots * bundle_bytes
-    memory = plan_memory(model_config, shape, cache_budget_bytes=budget)
+    memory = plan_memory(
+        model_config,
+        shape,
+        cache_budget_bytes=budget,
+        bundle_share=BUNDLE_SHARE if config.prefix_cache else Fraction(0),
+    )
+    num_bundle_slots = memory.num_bundle_slots if config.prefix_cache else None
     weights = load_weights(
         config.model_dir, model_config, dtype=shape.dtype, progress=_percent_of(report)
     )
@@ -140,17 +140,6 @@ def make_core(
             default_sampling=generation.sampling,
         ),
     )
-
-
-def _num_bundle_slots(shape: ServingShape, bundle_bytes: int, budget: int | None) -> int:
-    """Return how many states are kept: some for every sequence, within a part of the budget."""
-    wanted = BUNDLES_PER_SEQ * shape.max_num_seqs
-    return wanted if budget is None else min(wanted, budget // BUNDLE_SHARE // bundle_bytes)
-
-
-def _bundle_bytes(model_config: Glm5NextConfig, shape: ServingShape) -> int:
-    cache = cache_bytes(model_config, page_size=shape.page_size, dtype=shape.dtype)
-    return cache.slot - cache.sampling_per_slot
 
 
 def _geometry(memory: MemoryPlan, *, row_tile: int, num_bundle_slots: int) -> CacheGeometry:
