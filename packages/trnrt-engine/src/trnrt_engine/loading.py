@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from trnrt_engine.__about__ import __version__
 from trnrt_engine.api import EngineInfo
 from trnrt_engine.batch import Buckets
 from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.cache.tiers import LowerTiers
 from trnrt_engine.config import EngineConfig
 from trnrt_engine.core import EngineCore
+from trnrt_engine.device_bytes import CacheBytes
 from trnrt_engine.generation_config import GenerationConfig, read_generation_config
 from trnrt_engine.graphs import check_graphs
 from trnrt_engine.intake import RequestLimits
@@ -96,19 +99,26 @@ def make_core(
     *,
     model_name: str,
     num_bundle_slots: int | None = None,
+    cache_id: bytes = b"",
+    **tiers: Any,
 ) -> EngineCore:
     """Allocate caches for a model and put scheduler and runner around it.
 
     Args:
         num_bundle_slots: slots of the prefix cache; None = there is none.
+        cache_id: name of what the caches hold, as `trnrt_kernels` gives it; for lower tiers.
+        tiers: stores below the device, the fields of `LowerTiers` beside `device`.
     """
     geometry = _geometry(memory, row_tile=model.row_tile, num_bundle_slots=num_bundle_slots or 0)
+    runner = _make_runner(model, shape, geometry)
     cache = CacheManager(
         num_pages=geometry.num_pages - geometry.num_scratch,
         page_size=geometry.page_size,
         num_state_slots=geometry.num_state_slots - geometry.num_scratch,
         num_scratch=geometry.num_scratch,
         num_bundle_slots=num_bundle_slots,
+        cache_id=cache_id,
+        lower=LowerTiers(device=CacheBytes(runner.caches), **tiers) if tiers else None,
     )
     metrics = EngineMetrics()
     return EngineCore(
@@ -119,7 +129,7 @@ def make_core(
             token_budget=shape.max_num_batched_tokens,
             clock=time.monotonic,
         ),
-        runner=_make_runner(model, shape, geometry),
+        runner=runner,
         cache=cache,
         metrics=metrics,
         limits=RequestLimits(

@@ -293,7 +293,9 @@ class PrefixCache:
         nodes = itertools.chain(self.tree.nodes(), self._detached)
         return [node.page_id for node in nodes if node.page_id is not None]
 
-    def check_integrity(self, locks: Counter[Node], held: Counter[Bundle], slots: list[int]) -> None:
+    def check_integrity(
+        self, locks: Counter[Node], held: Counter[Bundle], slots: list[int]
+    ) -> None:
         """Prove that the tree, its locks and its slots add up.
 
         Args:

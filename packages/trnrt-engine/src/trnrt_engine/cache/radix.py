@@ -41,7 +41,7 @@ class Node:
         self.hash = prefix_hash
         self.tokens = tokens
         self.page_id = page_id
-        self.start = parent.end if parent is not None else 0
+        self.start: int = parent.end if parent is not None else 0
         self.end = self.start + len(tokens) // TOKEN_BYTES
         self.children: dict[bytes, Node] | None = None
         self.inner: dict[bytes, Node] | None = None
