@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from trnrt_engine.__about__ import __version__
@@ -22,8 +23,12 @@ from trnrt_engine.machine import free_memory_bytes
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.runner import Runner
 from trnrt_engine.scheduler import Scheduler
+from trnrt_engine.selftest import check_prefix_cache
+from trnrt_engine.stores import open_stores
 from trnrt_kernels.backend import get_backend
-from trnrt_kernels.memory_plan import MemoryPlan, cache_bytes, plan_memory, weight_bytes
+from trnrt_kernels.memory_plan import BUNDLE_SHARE, MemoryPlan, plan_memory, weight_bytes
+from trnrt_kernels.models.checkpoint import open_checkpoint
+from trnrt_kernels.models.glm5_next import identity
 from trnrt_kernels.models.glm5_next.caches import CacheGeometry, Caches
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.model import Model
@@ -37,8 +42,6 @@ from trnrt_kernels.serving import ServingShape, round_up
 logger = logging.getLogger(__name__)
 
 GIB = 2**30
-BUNDLES_PER_SEQ = 8  # states of the prefix cache per sequence that runs at once
-BUNDLE_SHARE = 4  # they take at most one part in so many of the memory for caches
 
 Progress = Callable[[str], None]
 
@@ -60,12 +63,14 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
     )
     shape = _resolve_shape(config, model_config)
     budget = _cache_budget(config, model_config, shape)
-    num_bundle_slots = None
-    if config.prefix_cache:
-        bundle_bytes = _bundle_bytes(model_config, shape)
-        num_bundle_slots = _num_bundle_slots(shape, bundle_bytes, budget)
-        budget = None if budget is None else budget - num_bundle_slots * bundle_bytes
-    memory = plan_memory(model_config, shape, cache_budget_bytes=budget)
+    is_caching = config.prefix_cache == "on"
+    memory = plan_memory(
+        model_config,
+        shape,
+        cache_budget_bytes=budget,
+        bundle_share=BUNDLE_SHARE if is_caching else Fraction(0),
+    )
+    num_bundle_slots = memory.num_bundle_slots if is_caching else None
     weights = load_weights(
         config.model_dir, model_config, dtype=shape.dtype, progress=_percent_of(report)
     )
@@ -74,6 +79,7 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
     check_graphs(
         config.graphs, required_graphs(model_config, shape, memory, row_tile=model.row_tile)
     )
+    stores = open_stores(config) if num_bundle_slots is not None else {}
     core = make_core(
         model,
         shape,
@@ -81,7 +87,16 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
         generation,
         model_name=config.model_dir.name,
         num_bundle_slots=num_bundle_slots,
+        cache_id=_cache_id(config, model, shape) if stores else b"",
+        **stores,
     )
+    if num_bundle_slots is not None:
+        report("checking the prefix cache")
+        try:
+            check_prefix_cache(core, is_exact=shape.numeric_mode == NumericMode.STRICT)
+        except BaseException:
+            core.cache.close()
+            raise
     logger.info(
         "engine loaded model=%s dtype=%s pages=%d bundle_slots=%d window=%d load_s=%.1f",
         *(config.model_dir.name, shape.dtype, core.cache.num_pages, num_bundle_slots or 0),
@@ -152,15 +167,14 @@ def make_core(
     )
 
 
-def _num_bundle_slots(shape: ServingShape, bundle_bytes: int, budget: int | None) -> int:
-    """Return how many states are kept: some for every sequence, within a part of the budget."""
-    wanted = BUNDLES_PER_SEQ * shape.max_num_seqs
-    return wanted if budget is None else min(wanted, budget // BUNDLE_SHARE // bundle_bytes)
-
-
-def _bundle_bytes(model_config: Glm5NextConfig, shape: ServingShape) -> int:
-    cache = cache_bytes(model_config, page_size=shape.page_size, dtype=shape.dtype)
-    return cache.slot - cache.sampling_per_slot
+def _cache_id(config: EngineConfig, model: Model, shape: ServingShape) -> bytes:
+    name = identity.cache_id(
+        model.config,
+        weights_id=identity.weights_id(open_checkpoint(config.model_dir)),
+        shape=shape,
+        row_tile=model.row_tile,
+    )
+    return bytes.fromhex(name)
 
 
 def _geometry(memory: MemoryPlan, *, row_tile: int, num_bundle_slots: int) -> CacheGeometry:

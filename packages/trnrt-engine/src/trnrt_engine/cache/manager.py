@@ -111,6 +111,11 @@ class CacheManager:
         return self._prefix.num_bundles
 
     @property
+    def num_bundle_slots(self) -> int:
+        """Bundles the device has room for."""
+        return self._prefix.num_slots
+
+    @property
     def counters(self) -> CacheCounters:
         """What the prefix cache counted."""
         return self._prefix.counters
@@ -177,6 +182,12 @@ class CacheManager:
         """Wait until a copy has ended, but not longer; at once where there are none."""
         if self.tiers is not None and self.tiers.is_copying:
             self.tiers.wait(timeout_s)
+
+    def reset_counters(self) -> None:
+        """Count from zero again."""
+        self._prefix.counters.reset()
+        if self.tiers is not None:
+            self.tiers.counters.reset()
 
     def close(self) -> None:
         """End the copies and leave the tiers below; nothing may be asked after."""

@@ -42,7 +42,7 @@ class Node:
         self.tokens = tokens
         self.page_id = page_id
         self.start: int = parent.end if parent is not None else 0
-        self.end = self.start + len(tokens) // TOKEN_BYTES
+        self.end: int = self.start + len(tokens) // TOKEN_BYTES
         self.children: dict[bytes, Node] | None = None
         self.inner: dict[bytes, Node] | None = None
         self.bundles: dict[bytes, Bundle] | None = None

@@ -82,6 +82,10 @@ class CacheCounters:
     evicted_bundles: int = 0
     skipped_bundles: int = 0
 
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.__init__()  # type: ignore[misc]
+
 
 @dataclass(slots=True)
 class TierCounters:
@@ -102,3 +106,7 @@ class TierCounters:
     loads: int = 0
     late_loads: int = 0
     failed_loads: int = 0
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.__init__()  # type: ignore[misc]

@@ -36,7 +36,7 @@ class Admission:
     token_ids: Sequence[int] = ()
     salt: str = ""
     marks: Sequence[int] = ()
-    control: CacheControl = CacheControl()
+    control: CacheControl = field(default_factory=CacheControl)
     key: PrefixKey | None = None
     refused_at: int = -1
     load: Load | None = None
@@ -96,7 +96,7 @@ class SequenceCache:
     page_ids: list[int] = field(default_factory=list)
     own_pages: set[int] = field(default_factory=set)
     num_reserved_pages: int = 0
-    control: CacheControl = CacheControl()
+    control: CacheControl = field(default_factory=CacheControl)
     num_cached_tokens: int = 0
     restore: Restore | None = None
     report: MatchReport = NOTHING

@@ -191,6 +191,12 @@ class Tiers:
             else:
                 tier.store.forget(salt_suffix(root_hash))
 
+    def flush_tier(self, name: str, salt: str) -> None:
+        """Forget one salt in one tier; no copy may be under way."""
+        for tier in self.tiers:
+            if tier.name == name:
+                tier.store.forget(salt_suffix(root_hash_of(salt)))
+
     def pages(self) -> list[int]:
         """Return the device pages that belong to loads."""
         return self._loads.pages()
