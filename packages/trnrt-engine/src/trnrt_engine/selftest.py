@@ -1,7 +1,8 @@
 """Start-up proof that the prefix cache gives back, on the served weights, what was computed.
 
-A fixed prompt is answered cold, under a salt of its own, then with a hit in each tier there is. An engine whose answer
-differs, or that does not hit, must not serve. Nothing is left behind in any tier or counter.
+A fixed prompt is answered cold, under a salt of its own, then with a hit in each tier there is. An
+engine whose answer differs, or that does not hit, must not serve. Nothing is left behind in any
+tier or counter.
 """
 
 from __future__ import annotations

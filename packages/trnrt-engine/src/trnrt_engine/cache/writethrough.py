@@ -4,8 +4,9 @@ What is worth it: every bundle that is more than a chunk's end (the tail of a pr
 junctions, the end of the system text), when it is published and again when it is hit and a tier
 has lost it. Not those with a time to live: lower tiers know none.
 
-One bundle after the other, first to host, then to disk; of each the pages a tier lacks, and the
-states when all of them are there. Bundle and pages stay locked until the last copy is
+In order, first to host, then to disk; of each bundle the pages a tier lacks, and the states when
+all of them are there. At most three quarters of the bundle slots wait so; beyond that the least
+valuable give way. Bundle and pages stay locked until the last copy is
 acknowledged, whatever its end.
 """
 
@@ -84,7 +85,8 @@ class WriteThrough:
         self._counters = counters
         self._on_return = on_return
         self._writes: deque[_Write] = deque()
-        self._max_writes = max(prefix.num_slots // 2, 1)
+        self._under_way: set[tuple[str, bytes]] = set()
+        self._max_writes = max(prefix.num_slots * 3 // 4, 1)
 
     def __len__(self) -> int:
         return len(self._writes)
@@ -103,7 +105,7 @@ class WriteThrough:
         if self._num_unlocked(bundle.node) > self._pool.num_available(self._prefix.num_evictable):
             self._counters.skipped_writes += 1
             return
-        if len(self._writes) >= self._max_writes and not self._drop_waiting():
+        if len(self._writes) >= self._max_writes and not self._drop_waiting(bundle):
             self._counters.skipped_writes += 1
             return
         entries = entries_of(bundle)
@@ -115,16 +117,12 @@ class WriteThrough:
     def pump(self) -> None:
         """Hand the copy thread what it takes, and let go of what is done."""
         budget = ENTRIES_A_POLL
-        while self._writes:
-            write = self._writes[0]
+        for write in list(self._writes):
             while write.todo and budget:
                 budget -= 1
                 if not self._submit(write):
-                    return
-            if write.todo or write.tickets:
-                return
-            self._writes.popleft()
-            self._end(write)
+                    break
+        self._let_go_idle()
 
     def take(self, done: CopyDone) -> bool:
         """Take in the end of a copy; False if it is not one of these."""
@@ -132,6 +130,7 @@ class WriteThrough:
         if write is None:
             return False
         tier, entry = write.tickets.pop(done.ticket)
+        self._under_way.discard((tier.name, done.key))
         if done.status is CopyStatus.DONE:
             self._counters.bytes_written[tier.name] += done.num_bytes
             if entry.kind is EntryKind.STATES:
@@ -145,8 +144,8 @@ class WriteThrough:
         """Give up what the copy thread does not have yet; False if there was nothing."""
         num_before = len(self._writes)
         for write in self._writes:
+            self._counters.skipped_writes += bool(write.todo)
             write.todo.clear()
-        self._counters.skipped_writes += num_before
         self._let_go_idle()
         return len(self._writes) < num_before
 
@@ -181,6 +180,8 @@ class WriteThrough:
         if entry.kind is EntryKind.STATES and write.tickets:
             return False
         key = entry.key(self._cache_id, write.root_hash)
+        if (tier.name, key) in self._under_way:
+            return False  # with another bundle
         if not tier.store.touch(key):
             header = memoryview(entry.header(self._cache_id))
             chunks = [header, *entry.buffers(self._device)]
@@ -188,18 +189,20 @@ class WriteThrough:
             if ticket is None:
                 return False
             write.tickets[ticket] = (tier, entry)
+            self._under_way.add((tier.name, key))
         write.todo.popleft()
         return True
 
-    def _drop_waiting(self) -> bool:
-        """Give up the oldest bundle none of which is under way."""
-        for write in list(self._writes)[1:]:
-            if not write.tickets:
-                self._writes.remove(write)
-                self._counters.skipped_writes += 1
-                self._end(write)
-                return True
-        return False
+    def _drop_waiting(self, newest: Bundle) -> bool:
+        """Give up the least of those that have not begun, the oldest first, for a new one."""
+        waiting = [w for w in self._writes if w.todo and not w.tickets]
+        least = min(waiting, key=lambda write: write.bundle.kinds, default=None)
+        if least is None or least.bundle.kinds > newest.kinds:
+            return False
+        self._writes.remove(least)
+        self._counters.skipped_writes += 1
+        self._end(least)
+        return True
 
     def _let_go_idle(self) -> None:
         for write in [w for w in self._writes if not w.todo and not w.tickets]:
