@@ -22,14 +22,14 @@ from trnrt_kernels.serving import ServingShape
 WINDOW = 512
 
 
-def load_tiny_model(folder: Path) -> Model:
+def load_tiny_model(folder: Path, *, window: int = WINDOW) -> Model:
     """Make a checkpoint and load it, float32 and strict; a short Sinkhorn keeps steps quick."""
     make_tiny_checkpoint(
         folder,
         fp8=False,
         dtype=torch.float32,
         num_shards=1,
-        max_position_embeddings=WINDOW,
+        max_position_embeddings=window,
         hc_sinkhorn_iters=3,
         num_nextn_predict_layers=0,
     )
@@ -42,6 +42,7 @@ def tiny_core(
     *,
     max_num_seqs: int = 4,
     max_num_batched_tokens: int = 128,
+    max_model_len: int | None = None,
     eos_token_ids: tuple[int, ...] = (),
     num_steps_ahead: int = 0,
     num_bundle_slots: int | None = None,
@@ -64,6 +65,7 @@ def tiny_core(
         dtype="float32",
         numeric_mode="strict",
         max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
     )
     if page_size is not None:

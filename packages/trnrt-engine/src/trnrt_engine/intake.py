@@ -136,8 +136,7 @@ def _check_envelope(spec: EngineRequest) -> None:
         )
     if control.pin and control.mode is not CacheMode.WRITE:
         raise InvalidRequest(
-            f"cache.pin keeps what the request leaves, and cache.mode {control.mode} leaves "
-            "nothing",
+            f"cache.pin keeps what a request leaves: cache.mode {control.mode} leaves nothing",
             param="cache.pin",
         )
 

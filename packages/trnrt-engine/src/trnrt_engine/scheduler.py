@@ -11,7 +11,8 @@ touches them.
 Order: first come, first served; nobody overtakes the head of the queue, unless that waits for its
 cached prefix to be loaded. A step is a prefill
 chunk of one sequence or one decode of all that can; while both are wanted they alternate, so a
-running stream waits for one chunk at most and a prompt for one decode.
+running stream waits for one chunk at most and a prompt for one decode. Every second chunk goes to
+the prompt with the least left: a short one does not wait behind a long one, which loses little.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Scheduler:
         self._serial = itertools.count()
         self._in_flight: deque[tuple[SchedulerOutput, list[Request]]] = deque()
         self._was_prefill = False
+        self._num_chunks = 0
         self._outbox = Outbox(metrics)
 
     @property
@@ -111,7 +113,7 @@ class Scheduler:
         self._cache.poll()
         self._expire(now_s)
         self._admit(now_s)
-        chunk_of = next((request for request in self.running if request.is_prefilling), None)
+        chunk_of = self._next_prefill()
         decoding = [request for request in self.running if request.can_decode]
         if chunk_of is not None and not (self._was_prefill and decoding):
             plan, requests = self._plan_prefill(chunk_of), [chunk_of]
@@ -213,8 +215,18 @@ class Scheduler:
             self.running.append(request)
             self._metrics.queue_s.observe(now_s - request.arrival_s)
 
+    def _next_prefill(self) -> Request | None:
+        """Return whose chunk is next: the oldest's and the shortest's in turn."""
+        prefilling = [request for request in self.running if request.is_prefilling]
+        if not prefilling:
+            return None
+        if self._num_chunks % 2 == 0:
+            return prefilling[0]
+        return min(prefilling, key=lambda r: r.num_prompt_tokens - r.num_computed_tokens)
+
     def _plan_prefill(self, request: Request) -> SchedulerOutput:
         cache, start = _held(request), request.num_computed_tokens
+        self._num_chunks += 1
         end = min(start + self._chunk_tokens, request.num_prompt_tokens)
         self._cache.grow(cache, end)
         request.num_computed_tokens = end

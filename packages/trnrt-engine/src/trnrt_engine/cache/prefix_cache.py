@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from trnrt_engine.cache.states import StateSlots
 from trnrt_engine.errors import IntegrityError
 from trnrt_kernels.serving import GRID
 
-MAX_REMEMBERED = 4096
+logger = logging.getLogger(__name__)
+
+MAX_REMEMBERED = 4096  # bundles given up of which it is known that they were there
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class PrefixCache:
         return self._slots.num_slots
 
     def lookup(self, key: PrefixKey) -> Lookup:
-        """Find the deepest bundle a prompt can use; takes nothing."""
+        """Find the deepest bundle a prompt can use; takes nothing, drops what is not right."""
         self.expire()
         match = self.tree.match(key)
         is_mismatched = False
@@ -104,6 +107,8 @@ class PrefixCache:
                 position, key.hash_at(position), self._cache_id
             ) and bundle.node.tokens.startswith(key.span(page_start, position)):
                 return Lookup(match, bundle, Reason.HIT)
+            logger.warning("bundle refused: not what its place promises tokens=%d", position)
+            self.drop(bundle)
             is_mismatched = True
         if is_mismatched:
             return Lookup(match, None, Reason.MISMATCH)
@@ -163,6 +168,13 @@ class PrefixCache:
             self._note_orphan(left)
         self._note_orphan(node)
         return node
+
+    def swap_page(self, node: Node, page_id: int) -> None:
+        """Let a page nobody holds be another one with the same tokens; the old one is freed."""
+        if node.locks:
+            raise IntegrityError(f"a node at {node.start} that is held cannot change its page")
+        self._free_page(node)
+        node.page_id = page_id
 
     def add_bundle(
         self, node: Node, position: int, prefix_hash: bytes, slot: int, kinds: Kind

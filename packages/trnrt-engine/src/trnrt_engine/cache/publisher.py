@@ -115,23 +115,25 @@ class Publisher:
     def _add_page(self, cache: SequenceCache, publication: Publication, end: int) -> None:
         """Publish the page of positions [publication.node.end, end) and the bundles in it.
 
-        A page that is known stays; the sequence keeps its own until it ends, and goes on below
-        the known one.
+        Where the page is known and nobody holds it, the sequence's own takes its place, so that
+        none is held twice. One that others hold stays; the sequence keeps its own beside it until
+        it ends, and goes on below the known one.
         """
         key, parent, tree = publication.key, publication.node, self._prefix.tree
         is_whole = end - parent.end == key.page_size
+        page_id = cache.page_ids[publication.num_pages]
         node = tree.covering(parent, key, end)
         if node is None:
             if parent.children and key.hash_at(end) in parent.children:
                 publication.is_open = False  # other tokens of the same hash lie there
                 return
-            page_id = cache.page_ids[publication.num_pages]
             node = self._prefix.add_page(parent, key, end, page_id)
             cache.own_pages.remove(page_id)
             publication.first_added = publication.first_added or node
-            self._prefix.extend_lock(node)
-            publication.node = node
-        elif is_whole:
+        elif node.end == end and not node.locks:
+            self._prefix.swap_page(node, page_id)
+            cache.own_pages.remove(page_id)
+        if node.end == end:
             self._prefix.extend_lock(node)
             publication.node = node
         publication.num_pages += is_whole

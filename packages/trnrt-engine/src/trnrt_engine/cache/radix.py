@@ -195,7 +195,7 @@ class RadixTree:
         """Forget a bundle."""
         node, parent = bundle.node, bundle.node.parent
         if parent is not None and parent.bundles is not None:
-            del parent.bundles[bundle.prefix_hash]
+            parent.bundles.pop(bundle.prefix_hash, None)
         _unhome(bundle, node)
 
     def remove(self, node: Node) -> None:
