@@ -17,9 +17,9 @@ def root_hash(salt: str) -> bytes:
     return blake2b(salt.encode(), digest_size=HASH_BYTES, person=b"salt").digest()
 
 
-def chain_hash(parent: bytes, tokens: bytes) -> bytes:
-    """Return the hash of a prefix: of the whole pages before it (`parent`) and its last page."""
-    return blake2b(parent + tokens, digest_size=HASH_BYTES).digest()
+def chain_hash(parent: bytes, tokens: bytes | memoryview) -> bytes:
+    """Return the hash of a prefix: of its last page, keyed by that of the pages before it."""
+    return blake2b(tokens, digest_size=HASH_BYTES, key=parent).digest()
 
 
 class PrefixKey:
@@ -33,12 +33,12 @@ class PrefixKey:
         last_grid: deepest position on the grid that leaves a token to compute; 0 if none does.
     """
 
-    __slots__ = ("_data", "_hashes", "_pages", "last_grid", "num_tokens", "page_size")
+    __slots__ = ("_data", "_hashes", "_view", "last_grid", "num_tokens", "page_size")
 
     def __init__(self, token_ids: Sequence[int], *, salt: str, page_size: int) -> None:
         self._data = array("I", token_ids).tobytes()
+        self._view = memoryview(self._data)  # hashed without being copied
         self._hashes = [root_hash(salt)]
-        self._pages: list[bytes] = []
         self.num_tokens = len(token_ids)
         self.last_grid = (self.num_tokens - 1) // GRID * GRID
         self.page_size = page_size
@@ -53,20 +53,16 @@ class PrefixKey:
         """Whole pages of the prompt."""
         return self.num_tokens // self.page_size
 
-    def page(self, index: int) -> bytes:
-        """Return the tokens of a whole page."""
-        pages, size = self._pages, self.page_size * TOKEN_BYTES
-        while len(pages) <= index:
-            start = len(pages) * size
-            pages.append(self._data[start : start + size])
-        return pages[index]
-
     def page_hash(self, index: int) -> bytes:
         """Return the hash of the prefix that ends with whole page `index`."""
-        hashes = self._hashes
-        while len(hashes) <= index + 1:
-            hashes.append(chain_hash(hashes[-1], self.page(len(hashes) - 1)))
+        hashes, size = self._hashes, self.page_size * TOKEN_BYTES
+        for page in range(len(hashes) - 1, index + 1):
+            hashes.append(chain_hash(hashes[-1], self._view[page * size : (page + 1) * size]))
         return hashes[index + 1]
+
+    def holds(self, tokens: bytes, start: int) -> bool:
+        """Say whether the prompt has these tokens at position `start`."""
+        return self._data.startswith(tokens, start * TOKEN_BYTES)
 
     def span(self, start: int, end: int) -> bytes:
         """Return the tokens of positions [start, end)."""

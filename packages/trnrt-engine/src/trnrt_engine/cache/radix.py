@@ -112,7 +112,7 @@ class RadixTree:
         for index in range(key.num_pages):
             children = node.children
             child = children.get(key.page_hash(index)) if children else None
-            if child is None or child.tokens != key.page(index):
+            if child is None or not key.holds(child.tokens, child.start):
                 break
             path.append(child)
             node = child
@@ -152,8 +152,6 @@ class RadixTree:
     def insert(self, parent: Node, key: PrefixKey, end: int, page_id: int) -> Node:
         """Add the page of a prompt's positions [parent.end, end); it must not be known."""
         node = Node(parent, key.hash_at(end), key.span(parent.end, end), page_id)
-        if end - parent.end == self.page_size:
-            node.tokens = key.page(parent.end // self.page_size)
         if parent.children is None:
             parent.children = {}
         parent.children[node.hash] = node
