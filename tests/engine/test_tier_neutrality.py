@@ -12,10 +12,13 @@ import pytest
 
 from engine.test_prefix_neutrality import OFF, TAIL, tokens_of
 from support.stepped import SteppedCore
+from support.tiny_checkpoint import make_tiny_checkpoint
 from support.tiny_engine import tiny_core
 from trnrt_engine.cache.disk_store import DiskStore
 from trnrt_engine.cache.entries import EntryKind
 from trnrt_engine.cache.host_store import HostStore
+from trnrt_engine.config import EngineConfig
+from trnrt_engine.loading import load_core
 
 if TYPE_CHECKING:
     from trnrt_kernels.models.glm5_next.model import Model
@@ -266,3 +269,27 @@ def test_numbers_that_are_not_finite_leave_nothing_below(box: Box) -> None:
 def keys_of(host: HostStore) -> Iterator[bytes]:
     for entry in host._directory.entries():
         yield host._directory.key_of(int(entry))
+
+
+def test_only_the_same_checkpoint_and_mode_hit_after_a_restart(tmp_path: Path) -> None:
+    """Through the loader: the name of the numbers is made of the files and the settings."""
+    sizes = {"fp8": False, "num_shards": 1, "max_position_embeddings": 512}
+    for seed in range(2):
+        make_tiny_checkpoint(tmp_path / str(seed), seed=seed, hc_sinkhorn_iters=3, **sizes)
+    prompt = tokens_of(11, 200)
+
+    def tier_of(seed: int, **settings) -> str:
+        config = EngineConfig(
+            model_dir=tmp_path / str(seed), cache_disk_dir=str(tmp_path / "disk"), **settings
+        )
+        engine = SteppedCore(load_core(config))
+        answer(engine, "a", prompt)
+        engine.core.cache.close()
+        return engine.report("a").tier
+
+    assert tier_of(0) == ""
+    assert tier_of(0) == "disk"
+    assert tier_of(1) == ""
+    assert tier_of(0, numeric_mode="strict") == ""
+    assert tier_of(0, dtype="float32") == ""
+    assert tier_of(0) == "disk"

@@ -192,6 +192,30 @@ def test_a_deeper_bundle_is_loaded_below_what_the_device_has(rig: Rig) -> None:
     assert (report.tier, report.state_depth) == ("device", 640)
 
 
+def test_loads_that_landed_do_not_block_each_other(host: HostStore) -> None:
+    rig = Rig(host, num_pages=8, num_bundle_slots=6)
+    prompts = [tokens_of(20 + number, 300) for number in range(2)]
+    for prompt in prompts:
+        rig.run(prompt)
+        rig.settle()
+    rig.cache.flush_device()
+    asks = [Admission(max_tokens=420, token_ids=prompt) for prompt in prompts]
+    assert [rig.try_admit(ask) for ask in asks] == [None, None]
+    while rig.cache.is_copying:
+        rig.cache.wait_for_copies(0.1)
+        rig.poll()
+    greedy = Admission(max_tokens=8 * PAGE, token_ids=tokens_of(30, 900))
+    sequence = rig.try_admit(greedy)
+    assert sequence is not None
+    rig.compute(greedy, sequence)
+    for ask in asks:
+        while (sequence := rig.try_admit(ask)) is None:
+            rig.cache.wait_for_copies(0.1)
+        rig.compute(ask, sequence)
+    rig.settle()
+    rig.cache.close()
+
+
 def test_a_full_host_costs_hits_and_no_answers(host: HostStore) -> None:
     small = HostStore(None, budget_bytes=24_576, block_bytes=256)
     rig = Rig(small)

@@ -238,6 +238,14 @@ class LoadBack:
         elif load.status is LoadStatus.COPYING:
             self._give_up(load, None)
 
+    def release_landed(self) -> None:
+        """Let go of all that landed: what it holds may be what those who wait lack."""
+        for load in [load for load in self._loads if load.status is LoadStatus.LANDED]:
+            for ask in load.waiters:
+                ask.load = None
+            load.waiters.clear()
+            self._let_go(load)
+
     def give_up(self, is_meant: Callable[[bytes], bool]) -> None:
         """Give up the copies for some salts, given by root hash."""
         for load in list(self._loads):

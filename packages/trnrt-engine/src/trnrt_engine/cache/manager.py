@@ -152,8 +152,8 @@ class CacheManager:
         if cache is None and not self._num_sequences:
             # Nobody will give anything back, but copies. What a hit is copied from takes room
             # beside the copy.
-            self.withdraw(ask)
-            if self.tiers is not None and self.tiers.shed():
+            if self.tiers is not None:
+                self.tiers.shed()
                 cache = self._try_admit(ask)
             if cache is None and self.is_copying:
                 return None

@@ -169,9 +169,10 @@ class Tiers:
         """Wait until a copy has ended that somebody waits for, but not longer."""
         (self._up if self._loads.is_copying else self._down).wait(timeout_s)
 
-    def shed(self) -> bool:
-        """Give up copies that have not begun, for what they hold; False if there were none."""
-        return self._writes.shed()
+    def shed(self) -> None:
+        """Give up what is held for later: copies that have not begun, loads not yet used."""
+        self._loads.release_landed()
+        self._writes.shed()
 
     def discard(self, bundles: list[Bundle], *, from_position: int) -> None:
         """Take bundles out of the tiers, and their pages that begin at `from_position` or later."""

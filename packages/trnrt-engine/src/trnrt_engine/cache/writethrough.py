@@ -140,14 +140,12 @@ class WriteThrough:
             write.todo = deque(item for item in write.todo if item[0] is not tier)
         return True
 
-    def shed(self) -> bool:
-        """Give up what the copy thread does not have yet; False if there was nothing."""
-        num_before = len(self._writes)
+    def shed(self) -> None:
+        """Give up what the copy thread does not have yet."""
         for write in self._writes:
             self._counters.skipped_writes += bool(write.todo)
             write.todo.clear()
         self._let_go_idle()
-        return len(self._writes) < num_before
 
     def forget(self, is_meant: Callable[[Bundle, bytes], bool]) -> None:
         """Stop the copies of some bundles, given with the root hash; nothing of them stays."""
