@@ -9,8 +9,7 @@ from case_drivers.engine_session import PAGE_TOKENS, EngineSession
 from case_drivers.operators import holds
 from case_drivers.outcome import PASSED, Outcome, Status, failed, not_yet
 
-LATER_OPS = {"force_preempt": "preemption", "slow_copies": "the host tier", "force_evict": "tiers"}
-LATER_SETUP = {"host_pages": "the host tier", "disk_pages": "the disk tier"}
+LATER_OPS = {"force_preempt": "preemption", "force_evict": "preemption"}
 MAX_STEPS = 10_000
 
 
@@ -22,9 +21,6 @@ def run(record: dict[str, Any]) -> Outcome:
     half of them for bundles. What it says of skipped checkpoints holds in the first way.
     """
     setup = record["setup"]
-    for name, part in LATER_SETUP.items():
-        if setup.get(name):
-            return not_yet(f"waits for {part}")
     for op in record["ops"]:
         if op["op"] in LATER_OPS:
             return not_yet(f"waits for {LATER_OPS[op['op']]}")

@@ -6,6 +6,7 @@ import atexit
 import functools
 import shutil
 import tempfile
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ import torch
 from support.stepped import SteppedCore
 from support.tiny_engine import load_tiny_model, tiny_core
 from trnrt_engine.api import CacheControl, CacheMode, FinishReason
+from trnrt_engine.cache.host_store import HostStore
 from trnrt_engine.errors import InvalidRequest
 from trnrt_engine.plan import SchedulerOutput
 from trnrt_engine.request import Request
+from trnrt_kernels.memory_plan import cache_bytes
 from trnrt_kernels.models.glm5_next.inputs import DecodeInputs
 from trnrt_kernels.models.glm5_next.model import Model
 
 PAGE_TOKENS = 64  # our smallest page; pools of pages are sized by their tokens
 WINDOW = 4096
+HOST_TABLE_BYTES = 128 * 1024  # of a store of a few pages
 STATUS = {
     FinishReason.STOP: "finished",
     FinishReason.LENGTH: "finished",
@@ -73,6 +77,7 @@ class EngineSession(SteppedCore):
     def __init__(self, setup: dict[str, Any], *, num_working_slots: int) -> None:
         self.setup = setup
         num_pages = setup["device_pages"] * setup["page_tokens"] // PAGE_TOKENS
+        self.copy_delay_s = 0.0
         core = tiny_core(
             tiny_model(),
             max_num_seqs=min(setup["max_batch"], num_working_slots),
@@ -80,6 +85,7 @@ class EngineSession(SteppedCore):
             max_model_len=setup["max_model_len"],
             num_pages=num_pages,
             num_bundle_slots=setup["state_slots"] - num_working_slots,
+            **self._host_tier(),
         )
         self.runner = FailingRunner(core.runner)
         object.__setattr__(core, "runner", self.runner)
@@ -89,6 +95,20 @@ class EngineSession(SteppedCore):
         self.refused: set[str] = set()
         self.token_steps: dict[str, list[int]] = {}
         self.submitted_at: dict[str, int] = {}
+
+    def _host_tier(self) -> dict[str, Any]:
+        """Return a host tier for as many tokens as the record says; its copies can be slowed."""
+        num_pages = self.setup.get("host_pages", 0) * self.setup["page_tokens"] // PAGE_TOKENS
+        if not num_pages:
+            return {}
+        num_states = self.setup.get("host_state_slots", num_pages)
+        config, dtype = tiny_model().config, "float32"
+        cache = cache_bytes(config, page_size=PAGE_TOKENS, dtype=dtype)
+        budget = num_pages * cache.page + num_states * cache.bundle + HOST_TABLE_BYTES
+        return {
+            "host": HostStore(None, budget_bytes=budget, block_bytes=1024),
+            "delay": lambda: time.sleep(self.copy_delay_s),
+        }
 
     def submit_op(self, op: dict[str, Any]) -> None:
         """Queue the request of a `submit`."""
@@ -142,6 +162,8 @@ class EngineSession(SteppedCore):
                     prefix.drop(bundle)
             case "evict_all":
                 self.core.cache.flush()
+            case "slow_copies":
+                self.copy_delay_s = op["seconds"]
             case "dummy_step" | "warmup":
                 self._run_padding()
             case "stats":
@@ -158,6 +180,7 @@ class EngineSession(SteppedCore):
             "free_pages": cache.num_free_pages,
             "free_state_slots": cache.num_free_state_slots,
             "locked_nodes": sum(node.locks > 0 for node in nodes),
+            "pinned_host_pages": cache.tiers.num_pinned if cache.tiers is not None else 0,
         }
 
     def status(self, name: str) -> str:

@@ -47,9 +47,9 @@ class SteppedCore:
         self._settle(self.core.scheduler.take_deltas())
 
     def step(self) -> bool:
-        """Run one step; False when no request is left."""
+        """Run one step; False when no request and no copy is left."""
         self._settle(self._stepper.step())
-        return self.core.scheduler.has_work
+        return self.core.scheduler.has_work or self.core.cache.is_copying
 
     def run(self) -> None:
         """Step until no request is left."""

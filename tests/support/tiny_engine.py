@@ -48,12 +48,15 @@ def tiny_core(
     num_bundle_slots: int | None = None,
     page_size: int | None = None,
     num_pages: int | None = None,
+    cache_id: bytes = bytes(32),
+    **tiers,
 ) -> EngineCore:
     """Put fresh caches and a scheduler around a model.
 
     Args:
         num_bundle_slots: None = no prefix cache.
         page_size, num_pages: None = what the window gives; scratch not counted.
+        cache_id: of the model's numbers. tiers: stores below the device, as `LowerTiers` has them.
     """
     shape = ServingShape.resolve(
         window=model.config.max_position_embeddings,
@@ -77,5 +80,7 @@ def tiny_core(
         GenerationConfig(eos_token_ids, SamplingParams()),
         model_name="tiny",
         num_bundle_slots=num_bundle_slots,
+        cache_id=cache_id,
+        **tiers,
     )
     return dataclasses.replace(core, num_steps_ahead=num_steps_ahead)

@@ -219,6 +219,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         cache_hit_tokens: prompt tokens not computed. cache_lookups: admissions by reason.
         evicted_pages, evicted_bundles: given up for room.
         skipped_bundles: wanted, and no slot could be had.
+        cache_tier_hit_tokens: those of cache_hit_tokens, by the tier they came from.
+        cache_bytes_written, cache_bytes_loaded: copied to and from the tiers below the device.
+        cache_skipped_writes: bundles not copied down for want of room beside what runs.
+        cache_failed_writes: pages and states a tier did not take.
+        cache_loads: bundles asked of the tiers below; cache_late_loads, cache_failed_loads: those
+            that were given up, their prompts computed.
         queue_s: submission to admission. time_to_first_token_s: submission to first token.
         inter_token_s: between two tokens of a request. step_s: launch to result of a step.
     """
@@ -242,6 +248,14 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     evicted_pages: int = 0
     evicted_bundles: int = 0
     skipped_bundles: int = 0
+    cache_tier_hit_tokens: dict[str, int] = {}
+    cache_bytes_written: dict[str, int] = {}
+    cache_bytes_loaded: dict[str, int] = {}
+    cache_skipped_writes: int = 0
+    cache_failed_writes: int = 0
+    cache_loads: int = 0
+    cache_late_loads: int = 0
+    cache_failed_loads: int = 0
     queue_s: HistogramSnapshot = HistogramSnapshot()
     time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
     inter_token_s: HistogramSnapshot = HistogramSnapshot()

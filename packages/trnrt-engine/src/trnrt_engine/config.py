@@ -16,7 +16,6 @@ class EngineConfig:
 
     Fields:
         max_waiting: requests taken beyond those that can run at once.
-        prefix_cache: whether prompts reuse what earlier ones computed.
     """
 
     model_dir: Path
@@ -28,8 +27,12 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     graphs: str = "auto"
     cache_gib: float | None = None
+    prefix_cache: str = "on"
+    cache_host_gib: float = 0.0
+    cache_host_dir: str | None = None
+    cache_disk_gib: float = 16.0
+    cache_disk_dir: str | None = None
     max_waiting: int = 256
-    prefix_cache: bool = True
 
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():
@@ -40,5 +43,9 @@ class EngineConfig:
                 option.type.convert(value, None, None)
             except click.BadParameter as error:
                 raise ValueError(f"{name} is {value!r}: {error.message}") from error
+        if self.cache_host_dir is not None and not self.cache_host_gib:
+            raise ValueError(
+                f"cache_host_dir is {self.cache_host_dir!r}, and cache_host_gib, its size, is 0"
+            )
         if self.max_waiting < 0:
             raise ValueError(f"max_waiting is {self.max_waiting}, must be at least 0")

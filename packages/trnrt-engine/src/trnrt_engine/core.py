@@ -19,6 +19,8 @@ from trnrt_engine.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
+COPY_WAIT_S = 0.005  # a new request or an abort waits at most so long for a copy
+
 
 class StepHandle(Protocol):
     """A step that was launched."""
@@ -78,6 +80,8 @@ class Stepper:
         if plan is not None:
             self._core.metrics.step_s.observe(self._clock() - started_s)
         self._started_s = None
+        if plan is None:
+            self._core.cache.wait_for_copies(COPY_WAIT_S)
         return scheduler.take_deltas()
 
     def _launch(self, plan: SchedulerOutput) -> StepHandle:
@@ -114,7 +118,7 @@ class _FailedLaunch:
 def stats_of(core: EngineCore) -> EngineStats:
     """Take a snapshot of a core; may be called from any thread."""
     metrics, cache, scheduler = core.metrics, core.cache, core.scheduler
-    counters = cache.counters
+    counters, below = cache.counters, cache.tier_counters
     return EngineStats(
         num_waiting=len(scheduler.waiting),
         num_running=len(scheduler.running),
@@ -135,6 +139,14 @@ def stats_of(core: EngineCore) -> EngineStats:
         evicted_pages=counters.evicted_pages,
         evicted_bundles=counters.evicted_bundles,
         skipped_bundles=counters.skipped_bundles,
+        cache_tier_hit_tokens=dict(counters.tier_hit_tokens),
+        cache_bytes_written=dict(below.bytes_written),
+        cache_bytes_loaded=dict(below.bytes_loaded),
+        cache_skipped_writes=below.skipped_writes,
+        cache_failed_writes=below.failed_writes,
+        cache_loads=below.loads,
+        cache_late_loads=below.late_loads,
+        cache_failed_loads=below.failed_loads,
         queue_s=metrics.queue_s.snapshot(),
         time_to_first_token_s=metrics.time_to_first_token_s.snapshot(),
         inter_token_s=metrics.inter_token_s.snapshot(),

@@ -115,12 +115,14 @@ class EngineLoop:
             logger.exception("engine loop ended by an error")
             self._on_exit(error)
             return
+        finally:
+            core.cache.close()
         self._on_exit(None)
 
     def _take_commands(self, core: EngineCore) -> bool:
         """Execute what has been sent, waiting for it when idle; False after `Close`."""
         scheduler = core.scheduler
-        is_idle = not scheduler.has_work
+        is_idle = not scheduler.has_work and not core.cache.is_copying
         while is_idle or not self._commands.empty():
             match self._commands.get():
                 case Close():

@@ -8,7 +8,8 @@ One more plan may be made before the oldest is committed; its rows then stand on
 are still being drawn. Who holds pages or a state slot keeps them until no step in flight
 touches them.
 
-Order: first come, first served; nobody overtakes the head of the queue. A step is a prefill
+Order: first come, first served; nobody overtakes the head of the queue, unless that waits for its
+cached prefix to be loaded. A step is a prefill
 chunk of one sequence or one decode of all that can; while both are wanted they alternate, so a
 running stream waits for one chunk at most and a prompt for one decode. Every second chunk goes to
 the prompt with the least left: a short one does not wait behind a long one, which loses little.
@@ -109,6 +110,7 @@ class Scheduler:
         if len(self._in_flight) >= MAX_STEPS_IN_FLIGHT:
             raise IntegrityError(f"{len(self._in_flight)} steps in flight: commit one first")
         now_s = self._clock()
+        self._cache.poll()
         self._expire(now_s)
         self._admit(now_s)
         chunk_of = self._next_prefill()
@@ -117,7 +119,7 @@ class Scheduler:
             plan, requests = self._plan_prefill(chunk_of), [chunk_of]
         elif decoding:
             plan, requests = self._plan_decode(decoding), decoding
-        elif self._by_id and not self._in_flight:
+        elif self._by_id and not self._in_flight and not self._cache.is_copying:
             raise IntegrityError(f"{len(self._by_id)} requests and none can make progress")
         else:
             return None
@@ -200,12 +202,15 @@ class Scheduler:
                 self._fail(request, DeadlineExceeded(f"not started within {deadline_s:g} s"))
 
     def _admit(self, now_s: float) -> None:
-        while self.waiting and len(self.running) < self._max_num_seqs:
-            request = self.waiting[0]
+        for request in list(self.waiting):
+            if len(self.running) >= self._max_num_seqs:
+                return
             cache = self._cache.admit(request.admission)
+            if cache is None and self._cache.is_loading(request.admission):
+                continue
             if cache is None:
                 return
-            self.waiting.popleft()
+            self.waiting.remove(request)
             request.start(cache)
             self.running.append(request)
             self._metrics.queue_s.observe(now_s - request.arrival_s)
@@ -292,6 +297,7 @@ class Scheduler:
     def _retire(self, request: Request) -> None:
         if request.status is RequestStatus.WAITING and request in self.waiting:
             self.waiting.remove(request)
+            self._cache.withdraw(request.admission)
         elif request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         request.status = RequestStatus.FINISHED

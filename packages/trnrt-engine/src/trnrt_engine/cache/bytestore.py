@@ -149,6 +149,9 @@ class ByteStore(Protocol):
     def flush(self) -> int:
         """Drop all entries and count them."""
 
+    def forget(self, suffix: bytes) -> int:
+        """Drop the entries whose key ends so and count them."""
+
     def stats(self) -> StoreStats: ...
 
     def check_integrity(self) -> None:

@@ -96,6 +96,10 @@ class Directory:
         """Read the payload's length."""
         return int(self._num_bytes[entry])
 
+    def key_of(self, entry: int) -> bytes:
+        """Read an entry's key."""
+        return self._index.key_of(entry)
+
     def pieces(self, entry: int) -> list[tuple[int, int]]:
         """List (first block, number of blocks) in order."""
         return self._blocks.of(entry, self.blocks_for(self.size_of(entry)))

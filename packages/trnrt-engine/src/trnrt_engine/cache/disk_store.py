@@ -200,6 +200,13 @@ class DiskStore:
             self._folder.refresh()
             return sum(self._unlink(file.key) for file in self._index)
 
+    def forget(self, suffix: bytes) -> int:
+        """Drop the entries whose key ends so, other processes' too, and count them."""
+        with self._folder.held():
+            self._folder.refresh()
+            keys = [file.key for file in self._index if file.key.endswith(suffix)]
+            return sum(self._unlink(key) for key in keys)
+
     def stats(self) -> StoreStats:
         """Count what is in the folder, and what this process asked."""
         with self._folder.held():

@@ -192,6 +192,18 @@ class HostStore:
                 self._directory.drop(int(entry))
             return len(entries)
 
+    def forget(self, suffix: bytes) -> int:
+        """Drop the entries whose key ends so, of all processes, and count them."""
+        with self._changing():
+            entries = [
+                int(entry)
+                for entry in self._directory.entries()
+                if self._directory.key_of(int(entry)).endswith(suffix)
+            ]
+            for entry in entries:
+                self._directory.drop(entry)
+            return len(entries)
+
     def stats(self) -> StoreStats:
         """Count entries of all processes, and what this one asked."""
         with self._changing():

@@ -7,6 +7,7 @@ A tier below the device would be consulted where the lookup is.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 
@@ -18,9 +19,10 @@ from trnrt_engine.cache.prefix_cache import Lookup, PrefixCache
 from trnrt_engine.cache.prefix_key import PrefixKey
 from trnrt_engine.cache.publisher import Publisher, wanted_bundles
 from trnrt_engine.cache.radix import Match, Node
-from trnrt_engine.cache.report import CacheCounters, MatchReport, Reason
+from trnrt_engine.cache.report import DEVICE, CacheCounters, MatchReport, Reason, TierCounters
 from trnrt_engine.cache.sequence import Admission, Publication, SequenceCache
 from trnrt_engine.cache.states import StateSlots
+from trnrt_engine.cache.tiers import LowerTiers, Tiers
 from trnrt_engine.errors import IntegrityError
 from trnrt_engine.plan import Export, Restore
 from trnrt_kernels.serving import GRID
@@ -33,7 +35,8 @@ class CacheManager:
 
     Args:
         num_bundle_slots: slots for bundles; None = no prefix cache.
-        cache_id: of this engine's numbers.
+        cache_id: of this engine's numbers; 32 bytes where there are lower tiers.
+        lower: tiers below the device; None = there are none.
         clock: seconds, monotonic; for times to live.
     """
 
@@ -46,6 +49,7 @@ class CacheManager:
         num_scratch: int,
         num_bundle_slots: int | None = None,
         cache_id: bytes = b"",
+        lower: LowerTiers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if num_bundle_slots is not None and page_size % GRID:
@@ -65,6 +69,16 @@ class CacheManager:
         self._publisher = Publisher(self._prefix, self._pins)
         self._num_sequences = 0
         self._num_returns = 0
+        self.tiers: Tiers | None = None
+        if lower is not None and lower.tiers and self._is_caching:
+            self.tiers = Tiers(
+                lower,
+                self._prefix,
+                self._pages,
+                cache_id=cache_id,
+                clock=clock,
+                on_return=self._note_return,
+            )
 
     @property
     def num_free_pages(self) -> int:
@@ -97,9 +111,24 @@ class CacheManager:
         return self._prefix.num_bundles
 
     @property
+    def num_bundle_slots(self) -> int:
+        """Bundles the device has room for."""
+        return self._prefix.num_slots
+
+    @property
     def counters(self) -> CacheCounters:
         """What the prefix cache counted."""
         return self._prefix.counters
+
+    @property
+    def tier_counters(self) -> TierCounters:
+        """What the tiers below the device counted."""
+        return self.tiers.counters if self.tiers is not None else TierCounters()
+
+    @property
+    def is_copying(self) -> bool:
+        """Copies to or from the tiers below are under way."""
+        return self.tiers is not None and self.tiers.is_copying
 
     def pages_for(self, num_tokens: int) -> int:
         """Count the pages that hold `num_tokens` tokens."""
@@ -109,20 +138,67 @@ class CacheManager:
         """Reserve all a sequence can ever need, less what the prefix cache has of it.
 
         Returns:
-            What it owns: a slot, and the pages of its hit; None when there is no room now.
+            What it owns: a slot, and the pages of its hit; None when there is no room now, or
+            when it waits for a load.
         """
         if ask.refused_at == self._num_returns or not self._states.num_free:
             return None
+        if self.tiers is not None and self.tiers.is_loading(ask):
+            return None
         self._pins.release_dead()
+        if self._begin_load(ask):
+            return None
         cache = self._try_admit(ask)
         if cache is None and not self._num_sequences:
-            # Nobody will give anything back. What a hit is copied from takes room beside the copy.
-            cache = self._try_admit(ask, is_cold=True)
+            # Nobody will give anything back, but copies. What a hit is copied from takes room
+            # beside the copy.
+            if self.tiers is not None:
+                self.tiers.shed()
+                cache = self._try_admit(ask)
+            if cache is None and self.is_copying:
+                return None
+            cache = cache or self._try_admit(ask, is_cold=True)
             while cache is None and self._pins.release_oldest():
                 cache = self._try_admit(ask, is_cold=True)
         if cache is None:
             ask.refused_at = self._num_returns
         return cache
+
+    def is_loading(self, ask: Admission) -> bool:
+        """A sequence waits for a load; others may be admitted before it."""
+        return self.tiers is not None and self.tiers.is_loading(ask)
+
+    def withdraw(self, ask: Admission) -> None:
+        """Let a sequence that has not been admitted wait for no load."""
+        if self.tiers is not None:
+            self.tiers.leave(ask)
+
+    def poll(self) -> None:
+        """Take in the copies that have ended and start the next."""
+        if self.tiers is not None:
+            self.tiers.poll()
+
+    def wait_for_copies(self, timeout_s: float) -> None:
+        """Wait until a copy has ended, but not longer; at once where there are none."""
+        if self.tiers is not None and self.tiers.is_copying:
+            self.tiers.wait(timeout_s)
+
+    def reset_counters(self) -> None:
+        """Count from zero again."""
+        self._prefix.counters.reset()
+        if self.tiers is not None:
+            self.tiers.counters.reset()
+
+    def close(self) -> None:
+        """End the copies and leave the tiers below; nothing may be asked after."""
+        if self.tiers is not None:
+            self.tiers.close()
+
+    def _begin_load(self, ask: Admission) -> bool:
+        if self.tiers is None or ask.load is not None or ask.is_probed:
+            return False
+        found = self._look_up(ask)
+        return found is not None and self.tiers.begin_load(ask, found)
 
     def _try_admit(self, ask: Admission, *, is_cold: bool = False) -> SequenceCache | None:
         found = self._look_up(ask)
@@ -142,6 +218,7 @@ class CacheManager:
         self._pages.reserve(missing, num_evictable=self._prefix.num_evictable)
         cache.num_reserved_pages = missing
         self._start(cache, found)
+        self.withdraw(ask)
         self._num_sequences += 1
         return cache
 
@@ -160,7 +237,7 @@ class CacheManager:
         position = bundle.position if bundle is not None else 0
         path = match.path[: position // self.page_size]
         cache.num_cached_tokens = position
-        cache.report = MatchReport(max(match.kv_depth, position), position, found.reason)
+        cache.report = self._report(ask, found)
         cache.page_ids = [_page_of(node) for node in path]
         top = path[-1] if path else None
         if ask.control.mode is CacheMode.WRITE:
@@ -178,11 +255,21 @@ class CacheManager:
             cache.hit, cache.holds_hit = bundle, True
             self._prefix.lock_bundle(bundle)
 
+    def _report(self, ask: Admission, found: Lookup) -> MatchReport:
+        bundle, reason, tier = found.bundle, found.reason, ""
+        if bundle is not None:
+            tier = DEVICE if self.tiers is None else self.tiers.tier_of(ask, bundle)
+        if tier in ("", DEVICE):
+            reason = ask.load_reason or reason
+        position = bundle.position if bundle is not None else 0
+        return MatchReport(max(found.match.kv_depth, position), position, reason, tier)
+
     def _start(self, cache: SequenceCache, found: Lookup | None) -> None:
         """Settle a hit: what is copied before the first step, what was used, what is counted."""
         counters = self._prefix.counters
         counters.lookups[cache.report.reason] += 1
         counters.hit_tokens += cache.num_cached_tokens
+        counters.tier_hit_tokens[cache.report.tier] += cache.num_cached_tokens
         if found is None or found.bundle is None:
             return
         copies: tuple[tuple[int, int], ...] = ()
@@ -191,6 +278,8 @@ class CacheManager:
             copies = ((_page_of(cache.source), cache.page_ids[-1]),)
         cache.restore = Restore(found.bundle.slot, copies)
         self._prefix.use(found.bundle)
+        if self.tiers is not None and cache.control.mode is CacheMode.WRITE:
+            self.tiers.write(found.bundle)
 
     def grow(self, cache: SequenceCache, num_tokens: int) -> None:
         """Extend the block table so that it holds `num_tokens` tokens, evicting if need be.
@@ -225,18 +314,26 @@ class CacheManager:
             The bundles that can be hit from now on.
         """
         self._finish_restore(cache)
-        return self._publisher.publish(cache, num_tokens)
+        added = self._publisher.publish(cache, num_tokens)
+        self._write(added)
+        return added
 
     def discard(self, cache: SequenceCache) -> None:
         """Take back what a sequence published, and the bundle it started from.
 
         Called when its numbers turned out not to be finite. What others built upon it goes, too.
         """
+        if self.tiers is not None:
+            self._discard_below(self.tiers, cache)
         self._publisher.discard(cache)
 
     def release(self, cache: SequenceCache) -> None:
         """Take back pages, reservation and slot of one sequence; `cache` is empty after."""
+        publication = cache.publication
+        num_before = len(publication.added) if publication is not None else 0
         self._publisher.close(cache)
+        if publication is not None:
+            self._write(publication.added[num_before:])
         self._let_go(cache)
         self._pages.free(list(cache.own_pages))
         self._pages.unreserve(cache.num_reserved_pages)
@@ -248,7 +345,13 @@ class CacheManager:
         self._num_returns += 1
 
     def flush(self, salt: str | None = None) -> None:
-        """Forget what is cached under a salt, or everything; pins of it end."""
+        """Forget what is cached under a salt, or everything, in all tiers; pins of it end."""
+        if self.tiers is not None:
+            self.tiers.flush(salt)
+        self.flush_device(salt)
+
+    def flush_device(self, salt: str | None = None) -> None:
+        """Forget on the device only; the tiers below keep what they have."""
         self._prefix.flush(salt)
         self._pins.release_dead()
         self._num_returns += 1
@@ -267,13 +370,15 @@ class CacheManager:
         Raises:
             IntegrityError: a page, a slot or a lock is lost, held twice, or wrongly promised.
         """
-        caches = list(holders)
+        caches, tiers = list(holders), self.tiers
         own = [page for cache in caches for page in cache.own_pages]
+        own += tiers.pages() if tiers is not None else []
         self._pages.check_integrity(
             own + self._prefix.pages(), num_evictable=self._prefix.num_evictable
         )
         self._states.check_integrity([cache.state_slot for cache in caches])
         reserved = sum(cache.num_reserved_pages for cache in caches)
+        reserved += tiers.num_reserved if tiers is not None else 0
         if reserved != self._pages.num_reserved:
             raise IntegrityError(
                 f"sequences count on {reserved} reserved pages, the pool on "
@@ -288,7 +393,30 @@ class CacheManager:
             if cache.publication is not None
             for slot, _ in cache.publication.exports.values()
         ]
+        if tiers is not None:
+            copied_nodes, copied_bundles = tiers.locks()
+            locks.update(copied_nodes)
+            held.update(copied_bundles)
+            exports += tiers.slots()
         self._prefix.check_integrity(locks, held, exports)
+
+    def _note_return(self) -> None:
+        self._num_returns += 1
+
+    def _write(self, bundles: Iterable[Bundle]) -> None:
+        if self.tiers is not None:
+            for bundle in bundles:
+                self.tiers.write(bundle)
+
+    def _discard_below(self, tiers: Tiers, cache: SequenceCache) -> None:
+        """Take what `discard` takes back out of the tiers below, too."""
+        bundles = [cache.hit] if cache.hit is not None else []
+        own_from = sys.maxsize
+        if cache.publication is not None:
+            deepest, first = cache.publication.deepest, cache.publication.first_added
+            bundles += [*cache.publication.added, *([deepest] if deepest is not None else [])]
+            own_from = first.start if first is not None else own_from
+        tiers.discard(bundles, from_position=own_from)
 
     def _finish_restore(self, cache: SequenceCache) -> None:
         cache.restore = None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from trnrt_engine.api import CacheControl
 from trnrt_engine.cache.bundles import Bundle, Kind
 from trnrt_engine.cache.prefix_key import PrefixKey
 from trnrt_engine.cache.radix import Node
-from trnrt_engine.cache.report import NOTHING, MatchReport
+from trnrt_engine.cache.report import NOTHING, MatchReport, Reason
 from trnrt_engine.plan import Restore
+
+if TYPE_CHECKING:
+    from trnrt_engine.cache.loadback import Load
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +27,9 @@ class Admission:
             text.
         key: of the prompt; made at the first attempt.
         refused_at: state of the caches in which there was no room.
+        load: what it waits for, or what it was waiting for and holds until it is admitted.
+        num_loads: how many have begun. load_reason: why the last one came to nothing.
+        is_probed: the tiers below need not be asked again.
     """
 
     max_tokens: int
@@ -32,6 +39,10 @@ class Admission:
     control: CacheControl = field(default_factory=CacheControl)
     key: PrefixKey | None = None
     refused_at: int = -1
+    load: Load | None = None
+    num_loads: int = 0
+    load_reason: Reason | None = None
+    is_probed: bool = False
 
 
 @dataclass(slots=True)
