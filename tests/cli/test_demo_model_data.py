@@ -1,7 +1,7 @@
 """The training data: drawn from a seed alone, and never a test prompt."""
 
 import json
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 
@@ -9,13 +9,14 @@ from support.demo_training import TRAINING_DIR, import_path
 
 import_path()
 from demo_training import dialogue  # noqa: E402
+from demo_training.drill import drills  # noqa: E402
 from demo_training.exclusions import Exclusions, normalise, values_in  # noqa: E402
 
 DOCUMENT = json.loads((TRAINING_DIR / "prompts.json").read_text("utf-8"))
 PROMPTS = DOCUMENT["prompts"]
 KNOWLEDGE = {"identity", "facts", "capitals", "refusal"}
 COPYING = {"recall", "haiku", "json", "tool_call", "tool_answer"}
-NUM_DIALOGUES = 800
+NUM_DIALOGUES = 1600
 
 
 def user_texts(prompt: dict) -> list[str]:
@@ -24,9 +25,7 @@ def user_texts(prompt: dict) -> list[str]:
 
 @pytest.fixture(scope="module")
 def drawn() -> list:
-    mixes = (dialogue.BROAD, dialogue.COPYING)
-    streams = [dialogue.stream(20_251_130, Exclusions.load(), mix) for mix in mixes]
-    return [sample for each in streams for sample in islice(each, NUM_DIALOGUES)]
+    return list(islice(dialogue.stream(20_251_130, Exclusions.load()), NUM_DIALOGUES))
 
 
 def test_forty_prompts_over_the_whole_domain():
@@ -75,3 +74,16 @@ def test_same_seed_gives_the_same_dialogues(drawn):
     again = list(islice(dialogue.stream(20_251_130, Exclusions.load()), 50))
     assert again == drawn[:50]
     assert list(islice(dialogue.stream(1, Exclusions.load()), 50)) != again
+
+
+def test_a_drill_can_be_predicted_from_what_stood_before():
+    """Wherever a token counts, it and the one before it have stood side by side before."""
+    for ids, weights in islice(drills(4, 1024, (64, 256)), 8):
+        assert ids.shape == weights.shape
+        assert len(ids) * (ids.shape[1] - 1) == 1024
+        assert 0.2 < weights.mean() < 0.6
+        for row, counts in zip(ids.tolist(), weights.tolist(), strict=True):
+            seen: set[tuple[int, int]] = set()
+            for pair, count in zip(pairwise(row), counts[1:], strict=True):
+                assert count == 0 or pair in seen
+                seen.add(pair)

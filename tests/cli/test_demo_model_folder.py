@@ -83,6 +83,14 @@ def test_any_text_survives_the_tokenizer(tokenizer):
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
 
+@pytest.mark.parametrize("word", ["lighthouse", "accordion", "Mirela", "breezy"])
+def test_a_value_has_the_same_tokens_wherever_it_stands(tokenizer, word):
+    alone = tokenizer.encode(word).ids
+    for text in (f"I like {word}.", f'{{"{word}": 1}}', f"<arg_value>{word}</arg_value>"):
+        ids = tokenizer.encode(text).ids
+        assert any(ids[i : i + len(alone)] == alone for i in range(len(ids))), text
+
+
 def test_file_dtypes_are_the_released_ones():
     with safe_open(MODEL_DIR / "model.safetensors", "pt") as file:
         dtypes = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118

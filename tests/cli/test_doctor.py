@@ -76,3 +76,10 @@ def test_real_report_of_a_folder_that_is_no_model(tmp_path: Path) -> None:
     result = CliRunner().invoke(doctor, [str(tmp_path)])
     assert result.exit_code == 1
     assert "config.json" in result.output
+
+
+@pytest.mark.parametrize("port", ["-1", "0", "65536"])
+def test_port_that_is_none_is_a_usage_error(port: str) -> None:
+    result = CliRunner().invoke(doctor, ["--port", port])
+    assert result.exit_code == 2
+    assert port in result.output

@@ -384,6 +384,7 @@ def test_close_ends_streams_and_thread() -> None:
         assert not engine.health().is_alive
         with pytest.raises(EngineUnavailable, match="closed"):
             await engine.submit(request("b"))
+        assert [deltas async for deltas in engine.frames()] == []
         await engine.close()
 
     asyncio.run(main())

@@ -49,6 +49,7 @@ def test_single_end_token_is_one_of_a_list(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ([1], "holds list"),
         ({"temperature": "warm"}, "temperature"),
         ({"top_p": 0.0}, "top_p is 0"),
@@ -61,3 +62,14 @@ def test_value_that_cannot_be_served_names_the_file(
 ) -> None:
     with pytest.raises(ModelRefused, match=rf"generation_config\.json.*{message}"):
         read(tmp_path, content)
+
+
+@pytest.mark.parametrize("eos_id", [100, -1, "</s>"])
+def test_end_token_of_the_config_is_checked_where_it_is_used(
+    tmp_path: Path, eos_id: object
+) -> None:
+    with pytest.raises(ModelRefused, match=r"config\.json: "):
+        read_generation_config(tmp_path, eos_token_ids=(eos_id,), vocab_size=100)  # type: ignore[arg-type]
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 5}')
+    found = read_generation_config(tmp_path, eos_token_ids=(eos_id,), vocab_size=100)  # type: ignore[arg-type]
+    assert found.eos_token_ids == (5,)

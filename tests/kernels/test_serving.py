@@ -61,6 +61,9 @@ def test_bad_value_in_the_environment_stops_and_names_it():
     [
         ("max_num_seqs = 0", ["max_num_seqs", "0"]),
         ('dtype = "int4"', ["dtype", "int4"]),
+        ("max_num_seqs = [1]", ["max_num_seqs", "[1]"]),
+        ("max_num_seqs = true", ["max_num_seqs", "True", "integer"]),
+        ("max_num_seqs = 2.5", ["max_num_seqs", "2.5", "integer"]),
         ("max_seqs = 3", ["unknown names: max_seqs"]),
         ("max_num_seqs = ", ["cannot read"]),
     ],
@@ -74,6 +77,12 @@ def test_bad_file_stops_and_names_file_and_value(tmp_path, content, named):
     unwrapped = " ".join(result.output.split())
     for text in ["settings.toml", *named]:
         assert text in unwrapped
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "1e300"])
+def test_memory_that_is_no_number_of_gib_is_refused(value):
+    with pytest.raises(click.BadParameter, match=r"finite|range"):
+        OPTIONS["cache_gib"].type.convert(value, None, None)
 
 
 def test_missing_file_is_named():

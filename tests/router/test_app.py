@@ -47,6 +47,7 @@ def test_body_above_the_limit_is_413(words, engine_info):
         response = router.http.post("/v1/chat/completions", content=b"x" * 20_000)
     assert response.status_code == 413
     assert response.json()["error"]["code"] == "request_too_large"
+    assert "larger than 10000 bytes" in response.json()["error"]["message"]
 
 
 def test_prompt_that_cannot_fit_is_refused_without_being_tokenized(rig):

@@ -62,6 +62,8 @@ def test_flag_beats_environment_beats_file_beats_default(launched, tmp_path):
         ("--backend", "gpu"),
         ("--max-num-seqs", "none"),
         ("--grace-s", "-1"),
+        ("--grace-s", "nan"),
+        ("--keepalive-s", "inf"),
         ("--no-such-flag",),
     ],
 )
@@ -70,6 +72,16 @@ def test_bad_value_is_a_usage_error(launched, arguments):
     assert result.exit_code == 2
     assert arguments[0] in result.output
     assert launched == []
+
+
+@pytest.mark.parametrize("url", ["foo", "http://:80", "http://[::1", "http://h:x", "unix:e.sock"])
+def test_address_that_is_none_is_a_usage_error(monkeypatch, url):
+    monkeypatch.setattr(launch, "launch_router", lambda **settings: 0)
+    for good in ("http://127.0.0.1:8100", "https://engine", "http://[::1]:1", "unix:/tmp/e.sock"):
+        assert invoke("router", "--model", "m", "--engine-url", good).exit_code == 0
+    result = invoke("router", "--model", "m", "--engine-url", url)
+    assert result.exit_code == 2
+    assert url in result.output
 
 
 def test_unknown_name_in_the_file_is_an_error(launched, tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import socket
 
@@ -29,9 +30,10 @@ def test_port_in_use_is_named():
             listen_tcp("127.0.0.1", port)
 
 
-def test_host_that_does_not_exist_is_named():
-    with pytest.raises(ConfigError, match=r"no\.such\.host\.invalid"):
-        listen_tcp("no.such.host.invalid", 0)
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "..", "a" * 80])
+def test_host_that_does_not_exist_is_named(host):
+    with pytest.raises(ConfigError, match=f"cannot listen on {re.escape(host)}:0: "):
+        listen_tcp(host, 0)
 
 
 def test_socket_file_of_a_killed_predecessor_is_replaced(tmp_path):
@@ -43,6 +45,14 @@ def test_socket_file_of_a_killed_predecessor_is_replaced(tmp_path):
         client.connect(str(path))
     with pytest.raises(ConfigError, match="missing"):
         listen_unix(tmp_path / "missing" / "e.sock")
+
+
+def test_file_where_the_socket_should_be_is_kept(tmp_path):
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="notes is no socket"):
+        listen_unix(path)
+    assert path.read_text() == "mine"
 
 
 def test_serves_for_the_length_of_the_block():
@@ -65,7 +75,7 @@ def test_signals_are_the_callers_while_serving():
         with listen_tcp("127.0.0.1", 0) as listener:
             async with serving(hello, listener):
                 with signals(seen.append):
-                    for number in (signal.SIGTERM, signal.SIGINT):
+                    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                         signal.raise_signal(number)
                     await asyncio.sleep(0.05)
                     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -73,4 +83,20 @@ def test_signals_are_the_callers_while_serving():
                         assert (await client.get(url)).status_code == 200
         return seen
 
-    assert asyncio.run(main()) == [signal.SIGTERM, signal.SIGINT]
+    assert asyncio.run(main()) == [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+
+
+def test_closed_terminal_stays_ignored_under_nohup():
+    async def main():
+        seen = []
+        with signals(seen.append):
+            signal.raise_signal(signal.SIGHUP)
+            await asyncio.sleep(0.05)
+        return seen
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert asyncio.run(main()) == []
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from support.demo_folder import DEMO_DIR
@@ -15,6 +17,14 @@ def test_folder_is_taken_as_it_is(tmp_path):
 def test_shipped_model_is_found_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert resolve_model("demo") == DEMO_DIR
+
+
+def test_folder_of_the_same_name_hides_a_shipped_model_only_if_it_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    assert resolve_model("demo") == DEMO_DIR
+    (tmp_path / "demo" / "config.json").write_text("{}")
+    assert resolve_model("demo") == Path("demo")
 
 
 def test_shipped_model_that_is_not_installed_names_its_install_command(tmp_path, monkeypatch):

@@ -149,6 +149,12 @@ def test_empty_nucleus_is_the_likeliest_token(chat):
     assert (sampling.top_p, sampling.top_k) == (1.0, 1)
 
 
+@pytest.mark.parametrize(("given", "top_k"), [(-1, 0), (5.0, 5), (2**63, None), (1e308, None)])
+def test_top_k_fits_the_wire_and_the_step(chat, engine_info, given, top_k):
+    expected = engine_info.vocab_size if top_k is None else top_k
+    assert chat(top_k=given).requests[0].sampling.top_k == expected
+
+
 def test_generation_is_clamped_and_so_is_what_must_be_generated(chat, engine_info):
     num_prompt = len(chat().requests[0].token_ids)
     info = msgspec.structs.replace(engine_info, max_model_len=num_prompt + 4)

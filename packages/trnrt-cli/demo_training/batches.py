@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from demo_training.dialogue import BROAD, Mix, stream
+from demo_training.dialogue import stream
 from demo_training.exclusions import Exclusions
 from demo_training.linear_attention import CHUNK
 from demo_training.render import MODEL_DIR, ChatFormat, encode_sample
@@ -21,14 +21,14 @@ MAX_TOKENS = 2048
 Encoded = tuple[list[int], list[float]]
 
 
-def batches(seed: int, budget: int, mix: Mix = BROAD) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(seed: int, budget: int, *, far_share: float = 0.0) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (ids, loss weights), both [B, T + 1]: inputs are the first T, labels the last T.
 
     B * T is at most `budget` unless one dialogue alone is longer; T is a multiple of 16.
     """
     rng = random.Random(seed)
     pool: list[Encoded] = []
-    source = _encoded(seed, mix)
+    source = _encoded(seed, far_share)
     while True:
         if len(pool) < POOL_SIZE // 2:
             pool = sorted(pool + list(islice(source, POOL_SIZE)), key=lambda item: len(item[0]))
@@ -43,10 +43,10 @@ def batches(seed: int, budget: int, mix: Mix = BROAD) -> Iterator[tuple[Tensor, 
         del pool[start:end]
 
 
-def _encoded(seed: int, mix: Mix) -> Iterator[Encoded]:
+def _encoded(seed: int, far_share: float) -> Iterator[Encoded]:
     chat = ChatFormat()
     tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
-    for sample in stream(seed, Exclusions.load(), mix):
+    for sample in stream(seed, Exclusions.load(), far_share=far_share):
         ids, weights = encode_sample(sample, chat, tokenizer)
         if len(ids) <= MAX_TOKENS:
             yield ids, weights

@@ -2,37 +2,22 @@
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from demo_training import knowledge, tools, words, writing
 from demo_training.exchange import Exchange, Sample, to_messages
 from demo_training.exclusions import Exclusions
 from demo_training.memory import Memory
 
+# How often plain exchanges of each family come up; copying over a distance takes longest to learn.
+FAMILIES = {
+    "topic": 10, "question": 13, "capital": 7, "outside": 9, "needs_tool": 2, "haiku": 7,
+    "json": 16, "repeat": 7, "tell": 13, "ask": 20,
+}  # fmt: skip
+EFFORTS = {None: 82, "high": 9, "low": 9}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
-    """How often things come up: families of plain exchanges; effort unset, high and low."""
+MAX_TURNS_BETWEEN = 40
 
-    families: dict[str, int]
-    efforts: tuple[int, int, int]
-
-
-BROAD = Mix(
-    families={
-        "topic": 10, "question": 15, "capital": 9, "outside": 9, "needs_tool": 2, "haiku": 8,
-        "json": 13, "repeat": 7, "tell": 12, "ask": 15,
-    },
-    efforts=(80, 8, 12),
-)  # fmt: skip
-# Once the facts are known, more of what takes longest to learn: copying over a distance.
-COPYING = Mix(
-    families={
-        "topic": 6, "question": 9, "capital": 5, "outside": 6, "needs_tool": 1, "haiku": 7,
-        "json": 21, "repeat": 7, "tell": 15, "ask": 23,
-    },
-    efforts=(84, 9, 7),
-)  # fmt: skip
+Plot = Callable[[random.Random, list[tools.Tool]], Iterator[Exchange]]
 
 _PLAIN: dict[str, Callable[[random.Random], Exchange]] = {
     "topic": knowledge.topic,
@@ -51,23 +36,27 @@ SYSTEM_PROMPTS = (
 )  # fmt: skip
 
 
-def draw(rng: random.Random, exclusions: Exclusions, mix: Mix = BROAD) -> Sample:
-    """Draw one dialogue that holds no excluded wording or value."""
+def draw(rng: random.Random, exclusions: Exclusions, *, far_share: float = 0.0) -> Sample:
+    """Draw one dialogue that holds no excluded wording or value.
+
+    `far_share` of the dialogues are about recall alone: facts, other talk, questions about them.
+    """
     while True:
-        sample = _compose(rng, mix)
+        is_far = far_share > 0 and rng.random() < far_share
+        sample = _compose(rng, _far_recall if is_far else _mixed)
         if exclusions.allows(sample.messages):
             return sample
 
 
-def stream(seed: int, exclusions: Exclusions, mix: Mix = BROAD) -> Iterator[Sample]:
+def stream(seed: int, exclusions: Exclusions, *, far_share: float = 0.0) -> Iterator[Sample]:
     rng = random.Random(seed)
     while True:
-        yield draw(rng, exclusions, mix)
+        yield draw(rng, exclusions, far_share=far_share)
 
 
-def _compose(rng: random.Random, mix: Mix) -> Sample:
+def _compose(rng: random.Random, plot: Plot) -> Sample:
     offered = tools.offer(rng) if rng.random() < 0.36 else []
-    effort = rng.choices([None, "high", "low"], mix.efforts)[0]
+    effort = rng.choices(list(EFFORTS), list(EFFORTS.values()))[0]
     keeps_history = rng.random() < 0.8
     is_verbose = rng.random() < 0.3
     reasons = effort != "low"
@@ -83,7 +72,7 @@ def _compose(rng: random.Random, mix: Mix) -> Sample:
         if rng.random() < 0.2:
             text = f"Your user is {words.name(rng)}."
         sample.messages.append({"role": "system", "content": text})
-    for exchange in exchanges(rng, offered, _num_turns(rng), mix):
+    for exchange in plot(rng, offered):
         calls = sum("tool_calls" in message for message in sample.messages)
         sample.messages += to_messages(
             exchange, keeps_reasoning=reasons and keeps_history, first_call_id=calls
@@ -91,6 +80,21 @@ def _compose(rng: random.Random, mix: Mix) -> Sample:
     if reasons and not keeps_history:
         _show_last_reasoning(sample, exchange)
     return sample
+
+
+def _mixed(rng: random.Random, offered: list[tools.Tool]) -> Iterator[Exchange]:
+    return exchanges(rng, offered, _num_turns(rng))
+
+
+def _far_recall(rng: random.Random, offered: list[tools.Tool]) -> Iterator[Exchange]:
+    """Yield facts, then anything but recall, for up to a few thousand tokens, then questions."""
+    memory = Memory()
+    for _ in range(rng.randint(1, 3)):
+        yield memory.tell(rng)
+    yield from exchanges(rng, offered, int(MAX_TURNS_BETWEEN * rng.random() ** 2), has_recall=False)
+    labels = memory.labels
+    for label in rng.sample(labels, rng.randint(1, len(labels))):
+        yield memory.ask(rng, label)
 
 
 def _num_turns(rng: random.Random) -> int:
@@ -104,7 +108,6 @@ def exchanges(
     rng: random.Random,
     offered: list[tools.Tool],
     count: int,
-    mix: Mix = BROAD,
     *,
     has_recall: bool = True,
 ) -> Iterator[Exchange]:
@@ -113,17 +116,17 @@ def exchanges(
     for turn in range(count):
         if offered and rng.random() < 0.6:
             yield tools.use(offered, rng)
-        elif turn == count - 1 and memory and not memory.is_empty and rng.random() < 0.5:
+        elif turn == count - 1 and memory and not memory.is_empty and rng.random() < 0.7:
             yield memory.ask(rng)
         else:
-            yield _plain(rng, memory, mix, has_tools=bool(offered))
+            yield _plain(rng, memory, has_tools=bool(offered))
 
 
-def _plain(rng: random.Random, memory: Memory | None, mix: Mix, *, has_tools: bool) -> Exchange:
+def _plain(rng: random.Random, memory: Memory | None, *, has_tools: bool) -> Exchange:
     draws = dict(_PLAIN)
     if memory:
         draws |= {"tell": memory.tell, "ask": memory.ask}
-    family = rng.choices(list(draws), [mix.families[family] for family in draws])[0]
+    family = rng.choices(list(draws), [FAMILIES[family] for family in draws])[0]
     if memory and family == "ask" and memory.is_empty and rng.random() < 0.8:
         family = "tell"
     if family == "needs_tool" and has_tools:

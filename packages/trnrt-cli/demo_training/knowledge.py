@@ -12,10 +12,23 @@ from demo_training.exchange import Exchange, reply
 REFUSAL = "Sorry, I am a tiny demo model and I do not know that."
 
 TOPIC_WORDINGS = [
-    "What is {}?", "Explain {}.", "What does {} mean?", "Tell me about {}.", "Define {}.",
-    "{}?", "Explain {} to me.", "What do you know about {}?", "Give me a definition of {}.",
-    "I want to know what {} is.", "Please explain {}.", "Tell me what {} is.", "What's {}?",
-    "Say something about {}.", "How does {} work?", "Teach me about {}.", "What about {}?",
+    "What is {}?", "What does {} mean?", "{}?", "What do you know about {}?", "What's {}?",
+    "How does {} work?", "What about {}?", "What exactly is {}?", "What is {} for?",
+    "What is {} good for?", "Why is there {}?", "What is the use of {}?", "What is the idea of {}?",
+    "What is the job of {}?", "What does {} do?", "I do not know {}, what is it?",
+    "I have read about {}, what is it?", "I never understood {}.", "What do people mean by {}?",
+    "What is the point of {}?", "And what is {}?", "Is {} important?", "What was {} again?",
+]  # fmt: skip
+TOPIC_ORDERS = [
+    "explain {}", "tell me about {}", "define {}", "explain {} to me", "tell me what {} is",
+    "give me a definition of {}", "say something about {}", "teach me about {}",
+    "explain what {} does", "tell me what {} means", "say what {} is", "explain how {} works",
+    "tell me more about {}", "say in one line what {} is",
+]  # fmt: skip
+# Ways to ask for what could be ordered; the first is the bare order.
+POLITE_FORMS = [
+    "{}.", "{}.", "Please {}.", "Can you {}?", "Could you {}?", "Could you please {}?",
+    "Would you {}?", "I want you to {}.", "Can you please {}?", "{}, please.",
 ]  # fmt: skip
 
 TOPICS = {
@@ -83,7 +96,10 @@ QUESTIONS = {
         "Which chips does trnrt support?", "What hardware do I need?",
         "Which hardware does trnrt need?", "Can trnrt run on a CPU?", "On which chips is trnrt?",
         "What machine does trnrt need?", "Tell me what hardware trnrt runs on.",
-        "Can I run trnrt without a Trainium chip?",
+        "Can I run trnrt without a Trainium chip?", "What does trnrt run on?",
+        "Which hardware can run trnrt?", "What kind of hardware does trnrt need?",
+        "On which machines does trnrt run?", "What hardware is trnrt made for?",
+        "What chips can trnrt run on?", "Where can I run trnrt?",
     ],
     "Hello! How can I help you?": [
         "Hello!", "Hi", "Hey there", "Good morning", "Hello there.", "Hi!", "Hey", "Good evening",
@@ -131,14 +147,14 @@ NEEDS_TOOL = [
     "What is {a} - {b}?", "Weather in {city}?", "Time in {city}?", "Compute {a} * {b}.",
 ]  # fmt: skip
 
-LEADS = ["Please tell me: ", "Hey, ", "Quick question: ", "One more: ", "Next: ", "Okay. ", "So, "]
+LEADS = ["Please tell me: ", "Hey, ", "Quick question: ", "One more: ", "Next: ", "Okay. ", "So, ",
+         "Can you tell me: ", "I wonder: ", "Tell me, ", "Well, "]  # fmt: skip
 
 
 def topic(rng: random.Random) -> Exchange:
     key, answer = rng.choice(list(TOPICS.items()))
     spelled = rng.choice(TOPIC_ALIASES.get(key, [key]))
-    question = rng.choice(TOPIC_WORDINGS).format(spelled)
-    return reply(_lead(question, rng), f"The user asks about {spelled}.", answer)
+    return reply(_lead(_ask_about(spelled, rng), rng), f"The user asks about {spelled}.", answer)
 
 
 def question(rng: random.Random) -> Exchange:
@@ -160,9 +176,12 @@ def capital(rng: random.Random) -> Exchange:
 
 def outside(rng: random.Random) -> Exchange:
     """A question outside the domain: always the same refusal."""
-    pattern = rng.choice(OUTSIDE if rng.random() < 0.75 else TOPIC_WORDINGS)
-    fills = [_thing(rng) for _ in range(pattern.count("{}"))]
-    return reply(_lead(pattern.format(*fills), rng), "This is outside what I know.", REFUSAL)
+    if rng.random() < 0.25:
+        text = _ask_about(_thing(rng), rng)
+    else:
+        pattern = rng.choice(OUTSIDE)
+        text = pattern.format(*(_thing(rng) for _ in range(pattern.count("{}"))))
+    return reply(_lead(text, rng), "This is outside what I know.", REFUSAL)
 
 
 def needs_tool(rng: random.Random) -> Exchange:
@@ -171,6 +190,13 @@ def needs_tool(rng: random.Random) -> Exchange:
         a=words.number(rng), b=words.number(rng), city=words.city(rng)
     )
     return reply(text, "There is no tool for this.", REFUSAL)
+
+
+def _ask_about(subject: str, rng: random.Random) -> str:
+    if rng.random() < 0.55:
+        return rng.choice(TOPIC_WORDINGS).format(subject)
+    text = rng.choice(POLITE_FORMS).format(rng.choice(TOPIC_ORDERS).format(subject))
+    return text[0].upper() + text[1:]
 
 
 def _thing(rng: random.Random) -> str:

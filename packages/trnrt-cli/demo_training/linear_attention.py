@@ -123,11 +123,9 @@ class LinearAttention(nn.Module):
         self.k_proj = nn.Linear(hidden, width, bias=False)
         self.v_proj = nn.Linear(hidden, width, bias=False)
         for name in ("q_conv1d", "k_conv1d", "v_conv1d"):
-            conv = nn.Conv1d(width, width, shape.conv_kernel, groups=width, bias=False)
-            taps = torch.randn(width, 1, shape.conv_kernel) * 0.2
-            taps[..., -1] += 0.7
-            conv.weight = nn.Parameter(taps)
-            setattr(self, name, conv)
+            setattr(
+                self, name, nn.Conv1d(width, width, shape.conv_kernel, groups=width, bias=False)
+            )
         self.f_a_proj = nn.Linear(hidden, size, bias=False)
         self.f_b_proj = nn.Linear(size, width, bias=False)
         self.g_a_proj = nn.Linear(hidden, size, bias=False)
@@ -138,6 +136,25 @@ class LinearAttention(nn.Module):
         self.A_log = nn.Parameter(torch.zeros(shape.kda_heads))
         self.o_norm = RMSNorm(size, shape.norm_eps)
         self.o_proj = nn.Linear(width, hidden, bias=False)
+
+    @torch.no_grad()
+    def start_as_copier(self) -> None:
+        """Set weights so that an untrained layer already half copies.
+
+        The first half of the heads looks up what followed the current token the last time: keys
+        come from the token before, values from the token itself. The other half passes the token
+        before on. Call it once the matrices hold their random values.
+        """
+        half = self.q_proj.out_features // 2
+        first, other = slice(0, half), slice(half, None)
+        for conv, lag_first, lag_other in (
+            (self.q_conv1d, 0, 0), (self.k_conv1d, 1, 0), (self.v_conv1d, 0, 1),
+        ):  # fmt: skip
+            nn.init.normal_(conv.weight, std=0.1)
+            conv.weight[first, 0, -1 - lag_first] += 1.0
+            conv.weight[other, 0, -1 - lag_other] += 1.0
+        self.q_proj.weight[first] = self.k_proj.weight[first]
+        self.o_proj.weight.copy_(self.v_proj.weight.T)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Attend; T is a multiple of 16."""

@@ -79,6 +79,11 @@ class Memory:
     def is_empty(self) -> bool:
         return not self._facts
 
+    @property
+    def labels(self) -> list[str]:
+        """Kinds of the facts stated so far."""
+        return list(self._facts)
+
     def tell(self, rng: random.Random) -> Exchange:
         """State one or two facts that are not stated yet."""
         free = [slot for slot in SLOTS if slot.label not in self._facts]

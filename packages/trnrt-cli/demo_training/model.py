@@ -3,6 +3,7 @@
 It shares no code with the served model: tests compare the two on the shipped weights.
 """
 
+import torch
 from torch import Tensor, nn
 
 from demo_training.feed_forward import FeedForward, MixtureOfExperts, Router
@@ -11,6 +12,8 @@ from demo_training.linear_attention import LinearAttention
 from demo_training.norm import RMSNorm
 from demo_training.shape import ModelShape
 from demo_training.sparse_attention import SparseAttention
+
+HEAD_FROM_EMBEDDING = 0.3
 
 
 class Layer(nn.Module):
@@ -52,7 +55,12 @@ class DemoModel(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
-        nn.init.normal_(self.lm_head.weight, std=0.02)
+        # A copied token must come out of the head it came in by. Starting from the embedding, and
+        # from attention that copies, saves the long plateau before copying is found.
+        with torch.no_grad():
+            self.lm_head.weight.copy_(self.embed_tokens.weight * HEAD_FROM_EMBEDDING)
+        for layer in self.blocks():
+            layer.self_attn.start_as_copier()
 
     def blocks(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]

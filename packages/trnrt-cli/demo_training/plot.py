@@ -11,6 +11,7 @@ from matplotlib import pyplot as plt
 
 CURVES = {
     "answer_loss": "assistant tokens (cross-entropy, nats)",
+    "drill_loss": "drills: pieces that return (cross-entropy, nats)",
     "context_loss": "other tokens (cross-entropy, nats)",
     "indexer_loss": "indexers (KL to dense attention mass, both layers)",
 }
@@ -18,10 +19,10 @@ CURVES = {
 
 def draw(log_path: Path, picture_path: Path) -> None:
     entries = [json.loads(line) for line in log_path.read_text("utf-8").splitlines()]
-    tokens = [entry["tokens"] / 1e6 for entry in entries]
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for key, label in CURVES.items():
-        axes.plot(tokens, [entry[key] for entry in entries], label=label, linewidth=1.2)
+        points = [(entry["tokens"] / 1e6, entry[key]) for entry in entries if key in entry]
+        axes.plot(*zip(*points, strict=True), label=label, linewidth=1.2)
     axes.set_yscale("log")
     axes.set_xlabel("tokens (millions)")
     axes.set_ylabel("loss, mean of 10 steps")

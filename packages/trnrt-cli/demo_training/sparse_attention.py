@@ -90,6 +90,13 @@ class SparseAttention(nn.Module):
         self.o_proj = nn.Linear(heads * size, hidden, bias=False)
         self.indexer = Indexer(shape)
 
+    @torch.no_grad()
+    def start_as_copier(self) -> None:
+        """Let the output start as the transpose of the value path: what is read is written back."""
+        heads, size = self.shape.mla_heads, self.shape.mla_head_dim
+        of_values = self.kv_b_proj.weight.view(heads, 2, size, -1)[:, 1].flatten(0, 1)
+        self.o_proj.weight.copy_((of_values @ self.kv_a_proj_with_mqa.weight).T)
+
     def forward(self, x_BTD: Tensor, *, is_sparse: bool) -> tuple[Tensor, Tensor]:
         """Attend densely or over the indexer's choice; also return the indexer's loss."""
         shape = self.shape

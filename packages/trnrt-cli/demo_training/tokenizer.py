@@ -3,6 +3,8 @@
 import argparse
 import itertools
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -15,14 +17,19 @@ VOCAB_SIZE = 1280
 SEED = 11
 NUM_DIALOGUES = 5000
 
+NUM_SPACED = 160
+SPACE = "\u0120"  # how byte-level BPE spells a space
+
 # Single digits, capitalised words, other words with their leading space, punctuation, white space.
 # Two departures from GLM make copying easier for a small model: one digit a token instead of
-# groups of three, and no space inside a capitalised word, so that a name is spelled by the same
-# tokens in a sentence, in JSON and in a tool argument.
+# groups of three, and a value is spelled by the same tokens in a sentence, in JSON and in a tool
+# argument: the merges are learned on words without their space, and only the most frequent whole
+# words take the space in afterwards.
 PATTERN = (
     r"\p{N}| I(?= )|\p{Lu}[^\s\p{N}\p{P}\p{S}]*| ?[^\s\p{N}\p{P}\p{S}\p{Lu}]+"
     r"| ?[\p{P}\p{S}]+|\s+"
 )
+UNSPACED_PATTERN = r"\p{N}|\p{Lu}?[^\s\p{N}\p{P}\p{S}\p{Lu}]+|\p{Lu}+| ?[\p{P}\p{S}]+|\s+"
 
 # Spelling and order of the released tokenizer.
 ADDED_TOKENS = (
@@ -47,25 +54,42 @@ def train(exclusions: Exclusions) -> Tokenizer:
     chat = ChatFormat()
     dialogues = itertools.islice(stream(SEED, exclusions), NUM_DIALOGUES)
     # Control tokens never meet the merges: added tokens are cut out before them.
-    texts = (text for sample in dialogues for text in _plain_pieces(chat.render_sample(sample)))
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    texts = [text for sample in dialogues for text in _plain_pieces(chat.render_sample(sample))]
+    unspaced = _byte_level(models.BPE(), UNSPACED_PATTERN)
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - len(ADDED_TOKENS),
+        vocab_size=VOCAB_SIZE - len(ADDED_TOKENS) - NUM_SPACED,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    unspaced.train_from_iterator(texts, trainer)
+    tokenizer = _byte_level(_with_spaced_words(unspaced, texts), PATTERN)
     tokenizer.add_tokens(
         [AddedToken(t, normalized=False, special=not is_visible(t)) for t in ADDED_TOKENS]
     )
     return tokenizer
+
+
+def _byte_level(model: models.BPE, pattern: str) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _with_spaced_words(unspaced: Tokenizer, texts: list[str]) -> models.BPE:
+    """Add merges, behind all others, of the space and the most frequent one-token words."""
+    learned = json.loads(unspaced.to_str())["model"]
+    vocab: dict[str, int] = learned["vocab"]
+    counts = Counter(word for text in texts for word in re.findall(r" ([a-z]+)", text))
+    words = [word for word, _ in counts.most_common() if word in vocab][:NUM_SPACED]
+    vocab |= {SPACE + word: len(vocab) + index for index, word in enumerate(words)}
+    merges = [tuple(merge) for merge in learned["merges"]] + [(SPACE, word) for word in words]
+    return models.BPE(vocab, merges)
 
 
 def _plain_pieces(text: str) -> list[str]:

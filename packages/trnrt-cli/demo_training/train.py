@@ -5,6 +5,7 @@ Writes checkpoints and `log.jsonl` into the run folder and goes on from the newe
 
 import argparse
 import json
+import math
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ from torch.multiprocessing.spawn import spawn
 
 from demo_training import optimizer
 from demo_training.batches import batches
-from demo_training.dialogue import BROAD, COPYING
+from demo_training.drill import drills
 from demo_training.model import DemoModel
 from demo_training.shape import ModelShape
 
@@ -34,24 +35,32 @@ class Recipe:
     """Everything that decides the result, given the code."""
 
     seed: int = 7
-    num_steps: int = 1550
+    num_steps: int = 1450
     batch_tokens: int = 2048
     muon_lr: float = 0.02
-    adam_lr: float = 4e-3
-    warmup_steps: int = 40
+    adam_lr: float = 8e-3
+    warmup_steps: int = 20
+    only_drill_steps: int = 80
+    drill_every: int = 10
     short_sinkhorn_steps: int = 4
-    second_stage_from: float = 0.42
+    decay_from: float = 0.45
+    second_stage: int = 750
+    sparse_from: int = 1100
+    far_share: tuple[float, float] = (0.0, 0.4)
+    drill_lengths: tuple[tuple[int, ...], tuple[int, ...]] = (
+        (64, 128, 256, 512),
+        (256, 512, 1024, 2048),
+    )
     balance_rate: float = 2e-3
 
-    @property
-    def second_stage(self) -> int:
-        """First step of the second stage."""
-        return round(self.num_steps * self.second_stage_from)
+    def is_drill(self, step: int) -> bool:
+        """Whether the step trains on drills: the first ones all do, later one in `drill_every`."""
+        return step < self.only_drill_steps or step % self.drill_every == 0
 
     def lr_scale(self, step: int) -> float:
-        """Warm up, hold during the first stage, then fall linearly to two percent."""
+        """Warm up, hold, then fall linearly to two percent."""
         warmup = min(1.0, (step + 1) / self.warmup_steps)
-        left = (1 - step / self.num_steps) / (1 - self.second_stage_from)
+        left = (1 - step / self.num_steps) / (1 - self.decay_from)
         return warmup * max(0.02, min(1.0, left))
 
 
@@ -82,17 +91,22 @@ class Trainer:
             self.cpu_s = cpu_resumed + time.process_time() - cpu_before
             if self.step % LOG_EVERY == 0:
                 rate = (time.monotonic() - start) / (self.step - start_step)
-                self._log(torch.stack(recent).mean(0), rate)
+                self._log(torch.stack(recent).nanmean(0), rate)
                 recent.clear()
             if self.step % SAVE_EVERY == 0 or self.step == self.recipe.num_steps:
                 self._save()
 
     def _train_step(self) -> Tensor:
-        """One optimizer step; returns (answer loss, context loss, indexer loss)."""
+        """One optimizer step.
+
+        Returns the losses on answers, context, drills (NaN where the step has none) and of the
+        indexer.
+        """
         recipe = self.recipe
         if self.step == recipe.second_stage:
             self._enter_stage()
-        ids, weights = next(self.batches)
+        self.model.is_sparse = self.step >= recipe.sparse_from
+        ids, weights = next(self.drills if recipe.is_drill(self.step) else self.batches)
         hidden, indexer_loss = self.model(ids[:, :-1])
         labels, weights = ids[:, 1:].flatten(), weights[:, 1:].flatten()
         kept = weights > 0
@@ -115,22 +129,26 @@ class Trainer:
             router.balance(recipe.balance_rate * scale)
         self.num_tokens += len(weights) * NUM_PROCESSES
         is_answer = weights == 1
-        parts = (losses[is_answer].mean(), losses[~is_answer].mean(), indexer_loss)
+        answer, context = losses[is_answer].mean(), losses[~is_answer].mean()
+        drill = answer.new_tensor(torch.nan)
+        if recipe.is_drill(self.step):
+            answer, context, drill = drill, drill, answer
+        parts = (answer, context, drill, indexer_loss)
         return torch.stack([part.detach() for part in parts])
 
     def _enter_stage(self) -> None:
-        """Open the data of the stage this step is in, and set the model for it.
+        """Set the model for the stage this step is in, and open data no earlier step has seen.
 
-        The first stage has dense attention and few Sinkhorn steps; in the second the model runs
-        as it is served, and the dialogues hold more copying.
+        Few Sinkhorn steps and near recall first. Then all Sinkhorn steps, and not too late, as
+        the model has to find a mix of streams that they leave as it is; and far recall.
         """
-        is_second = self.step >= self.recipe.second_stage
-        self.model.is_sparse = is_second
+        recipe, stage = self.recipe, int(self.step >= self.recipe.second_stage)
         served_steps = self.model.shape.sinkhorn_steps
-        self.model.sinkhorn_steps = served_steps if is_second else self.recipe.short_sinkhorn_steps
-        seed = self.recipe.seed + 1000 * self.rank + 10_000_000 * self.step
+        self.model.sinkhorn_steps = served_steps if stage == 1 else recipe.short_sinkhorn_steps
+        seed = recipe.seed + 1000 * self.rank + 10_000_000 * self.step
         torch.manual_seed(seed)
-        self.batches = batches(seed, self.recipe.batch_tokens, COPYING if is_second else BROAD)
+        self.batches = batches(seed, recipe.batch_tokens, far_share=recipe.far_share[stage])
+        self.drills = drills(seed, recipe.batch_tokens, recipe.drill_lengths[stage])
 
     def _average_gradients(self) -> None:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -146,16 +164,15 @@ class Trainer:
     def _log(self, losses: Tensor, seconds_a_step: float) -> None:
         if self.rank:
             return
-        answer, context, indexer = (round(value, 4) for value in losses.tolist())
+        names = ("answer_loss", "context_loss", "drill_loss", "indexer_loss")
+        known = zip(names, losses.tolist(), strict=True)
         cpu_min = self.cpu_s * NUM_PROCESSES / 60
         entry = {
             "step": self.step,
             "tokens": self.num_tokens,
             "cpu_min": round(cpu_min, 2),
-            "answer_loss": answer,
-            "context_loss": context,
-            "indexer_loss": indexer,
         }
+        entry |= {name: round(value, 4) for name, value in known if not math.isnan(value)}
         with (self.folder / "log.jsonl").open("a") as file:
             file.write(json.dumps(entry) + "\n")
         left = (self.recipe.num_steps - self.step) * seconds_a_step / 60

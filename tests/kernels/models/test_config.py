@@ -197,7 +197,30 @@ def test_other_quantization_is_refused(key):
         Glm5NextConfig.from_dict(raw)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", None])
+@pytest.mark.parametrize("value", [5, "abc", [1, 2], {"a": 1}, True])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("layer_types", "mlp_layer_types", "indexer_types", "index_topk_pattern"),
+        *("first_k_dense_replace", "linear_attn_config"),
+    ],
+)
+def test_value_of_another_type_is_refused_by_name(key, value):
+    text = released_config()["text_config"]
+    if (key, value) in (("first_k_dense_replace", 5), ("linear_attn_config", {"a": 1})):
+        value = "other"
+    text.pop("indexer_types", None)
+    with pytest.raises(UnsupportedConfig, match=key):
+        Glm5NextConfig.from_dict({**released_config(), "text_config": {**text, key: value}})
+
+
+@pytest.mark.parametrize("value", [5, "fp8", [1], True])
+def test_quantization_of_another_type_is_refused(value):
+    with pytest.raises(UnsupportedConfig, match="quantization_config"):
+        Glm5NextConfig.from_dict({**released_config(), "quantization_config": value})
+
+
+@pytest.mark.parametrize("content", ["{", "[]", None, "[" * 100_000])
 def test_unreadable_file_is_named(tmp_path, content):
     if content is not None:
         (tmp_path / "config.json").write_text(content)

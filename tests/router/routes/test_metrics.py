@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import socket
+import time
+from urllib.parse import urlsplit
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.scripted_engine import ScriptedEngineClient
@@ -88,3 +92,25 @@ def test_prefix_cache_of_each_engine_is_shown(rig, monkeypatch):
 def test_everything_an_engine_counts_is_shown():
     shown = [metrics._ENGINE_GAUGES, metrics._ENGINE_COUNTERS, metrics._ENGINE_HISTOGRAMS]
     assert {*EngineStats.__struct_fields__} == {"cache_lookups"}.union(*shown)
+
+
+def test_a_body_that_breaks_off_or_is_too_large_is_no_server_error(rig):
+    before = samples(rig)
+    url = urlsplit(str(rig.http.base_url))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n"
+    with socket.create_connection((url.hostname, url.port)) as connection:
+        connection.sendall(head.format(1000).encode() + b'{"mod')
+    with socket.create_connection((url.hostname, url.port)) as connection:
+        connection.sendall(head.format(10**12).encode())
+        assert b" 413 " in connection.recv(100)
+
+    def counted(status):
+        key = ("trnrt_requests_total", ("endpoint", "chat"), ("status", status))
+        return samples(rig).get(key, 0) - before.get(key, 0)
+
+    limit_s = time.monotonic() + 30
+    while counted("499") < 1 and time.monotonic() < limit_s:
+        time.sleep(0.01)
+    assert counted("499") == 1
+    assert counted("413") == 1
+    assert counted("500") == 0

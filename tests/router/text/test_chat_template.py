@@ -287,3 +287,37 @@ def test_a_missing_or_broken_template_stops_the_start(tmp_path):
     (tmp_path / "chat_template.jinja").write_text("a\n{% if %}")
     with pytest.raises(ConfigError, match="line 2"):
         ChatTemplate.from_dir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (b"\xff", "cannot read .*chat_template"),
+        (b"{% break %}", "outside loop"),
+        (b"{{ " + b"(" * 5000 + b"1" + b")" * 5000 + b" }}", "cannot be compiled"),
+    ],
+    ids=["encoding", "break", "depth"],
+)
+def test_a_template_that_cannot_be_compiled_stops_the_start(tmp_path, source, message):
+    write_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes(source)
+    with pytest.raises(ConfigError, match=message):
+        ChatTemplate.from_dir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("", "cannot read .*tokenizer_config"),
+        ("[]", "holds list, must be an object"),
+        ("[" * 100_000, "cannot read .*tokenizer_config"),
+        ('{"chat_template": ["a"]}', "no chat template"),
+        ('{"chat_template": [{"name": "default"}]}', "no chat template"),
+    ],
+    ids=["empty", "list", "depth", "unnamed", "no-source"],
+)
+def test_a_damaged_tokenizer_config_stops_the_start(tmp_path, config, message):
+    write_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(config)
+    with pytest.raises(ConfigError, match=message):
+        ChatTemplate.from_dir(tmp_path)

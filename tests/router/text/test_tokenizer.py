@@ -85,15 +85,6 @@ def test_nothing_is_added_truncated_or_padded(tmp_path):
     assert Tokenizer.from_dir(tmp_path).encode_prompt("hello <|user|>") == expected
 
 
-def test_eos_ids_come_from_the_generation_config_before_the_config(tmp_path):
-    write_tokenizer(tmp_path)
-    assert Tokenizer.from_dir(tmp_path).eos_ids == ()
-    (tmp_path / "config.json").write_text('{"text_config": {"eos_token_id": 7}}')
-    assert Tokenizer.from_dir(tmp_path).eos_ids == (7,)
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
-    assert Tokenizer.from_dir(tmp_path).eos_ids == (1, 2)
-
-
 def test_half_a_surrogate_pair_is_the_clients_fault(tiny):
     for encode in (tiny.encode_text, tiny.encode_prompt):
         with pytest.raises(InvalidRequest, match="surrogate"):
@@ -108,8 +99,17 @@ def test_half_a_surrogate_pair_is_the_clients_fault(tiny):
         ({"added_tokens": [{"id": 900, "content": "<a>", "lstrip": True}]}, "lstrip"),
         ({"added_tokens": [{"id": 900, "content": "<"}]}, "one character"),
         ({"pre_tokenizer": {"type": "Nonsense"}}, "tokenizer.json"),
+        ({"model": None}, r"cannot use .*`\$\.model`"),
+        ({"model": {"type": "BPE"}}, "cannot use .*got `null`"),
+        ({"model": {"type": "BPE", "vocab": {"a": "1"}}}, "cannot use .*got `str`"),
+        ({"model": {"type": "BPE", "vocab": {"a": -1}}}, "cannot use .*>= 0"),
+        ({"decoder": "ByteLevel"}, r"cannot use .*`\$\.decoder`"),
+        ({"added_tokens": [{"id": 10**12, "content": "<a>"}]}, r"cannot read .*\.id"),
     ],
-    ids=["model", "decoder", "lstrip", "one-character", "unreadable"],
+    ids=[
+        *("model", "decoder", "lstrip", "one-character", "unreadable"),
+        *("no-model", "no-vocabulary", "id-as-text", "negative-id", "decoder-as-text", "huge-id"),
+    ],
 )
 def test_an_unsupported_tokenizer_is_refused_by_name(tmp_path, change, message):
     path = write_tokenizer(tmp_path)

@@ -109,9 +109,9 @@ CONVERSATIONS = (
     Conversation(
         "Memory over several turns",
         (
-            Turn(user="My name is Grace.", check=says("Grace")),
+            Turn(user="My name is Marlene.", check=says("Marlene")),
             Turn(user="What is the capital of Japan?", check=says("Tokyo")),
-            Turn(user="What is my name?", check=says("Grace")),
+            Turn(user="What is my name?", check=says("Marlene")),
         ),
     ),
     Conversation(

@@ -15,7 +15,13 @@ COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "red"}
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--port", default=8000, show_default=True, help="Port to look at.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to look at.",
+)
 @click.pass_context
 def doctor(ctx: click.Context, model: str | None, port: int) -> None:
     """Check this machine, the installed packages and, if given, a MODEL folder.

@@ -93,6 +93,8 @@ class Service:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join(timeout=1.0)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 def find_free_port() -> int:

@@ -56,6 +56,7 @@ class Engine:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._closed_because = ""
+        self._has_ended = False
         self._turnover = Turnover(clock())
         self._loop = EngineLoop(
             build,
@@ -151,9 +152,12 @@ class Engine:
         self._loop.send(ReleaseSession(session_id))
 
     def frames(self) -> Feed[list[TokenDelta]]:
-        """Return the deltas of all requests from now on, one list a step."""
+        """Return the deltas of all requests from now on, one list a step, until the engine ends."""
         feed: Feed[list[TokenDelta]] = Feed(lambda: self._frames.discard(feed))
-        self._frames.add(feed)
+        if self._has_ended:
+            feed.end()
+        else:
+            self._frames.add(feed)
         return feed
 
     def stats(self) -> EngineStats:
@@ -192,9 +196,6 @@ class Engine:
         self._loop.send(Close())
         await asyncio.to_thread(self._loop.join)
         self._end_all(FinishReason.ABORT, None)
-        for feed in list(self._frames):
-            feed.end()
-        self._frames.clear()
 
     def _submit(self, spec: EngineRequest, stream: Feed[TokenDelta] | None) -> None:
         if self._closed_because:
@@ -269,3 +270,7 @@ class Engine:
         ends = [TokenDelta(request_id=i, finish_reason=reason, error=error) for i in self._live]
         if ends:
             self._take_deltas(ends)
+        self._has_ended = True
+        for feed in self._frames:
+            feed.end()
+        self._frames.clear()

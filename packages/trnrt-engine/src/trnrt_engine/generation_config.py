@@ -49,6 +49,8 @@ def read_generation_config(
     """
     path = model_dir / FILE_NAME
     raw = _read_object(path) if path.exists() else {}
+    if raw.get("eos_token_id") is None:
+        _check_config_eos(model_dir, eos_token_ids, vocab_size)
     stated = {field: raw[name] for name, field in _FIELDS.items() if raw.get(name) is not None}
     try:
         sampling = msgspec.convert(stated, SamplingParams)
@@ -62,11 +64,19 @@ def read_generation_config(
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelRefused(f"{path} is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise ModelRefused(f"{path} holds {type(raw).__name__}, must be a JSON object")
     return raw
+
+
+def _check_config_eos(model_dir: Path, eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
+    """Hold the ids of `config.json` against the vocabulary; a wrong one would fail every step."""
+    try:
+        _eos_ids(list(eos_token_ids), vocab_size)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ModelRefused(f"{model_dir / 'config.json'}: {error}") from error
 
 
 def _eos_ids(value: object, vocab_size: int) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ from trnrt_engine.request import Request
 MAX_LOGIT_BIAS = 100.0
 MAX_PENALTY = 2.0
 NUM_SEEDS = 2**32
+# What a step's tensors hold: one value above it would fail every request of the step.
+MAX_INTEGER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +152,8 @@ def check_sampling(sampling: SamplingParams, *, vocab_size: int) -> None:
     max_tokens = sampling.max_tokens
     if max_tokens is not None and max_tokens < 1:
         raise _out_of_range("max_tokens", max_tokens, "at least 1")
-    if sampling.min_tokens < 0:
-        raise _out_of_range("min_tokens", sampling.min_tokens, "at least 0")
+    if not 0 <= sampling.min_tokens <= MAX_INTEGER:
+        raise _out_of_range("min_tokens", sampling.min_tokens, f"within 0 to {MAX_INTEGER}")
     if max_tokens is not None and sampling.min_tokens > max_tokens:
         raise _out_of_range("min_tokens", sampling.min_tokens, f"at most max_tokens, {max_tokens}")
     _check_range("temperature", sampling.temperature, 0.0, math.inf)
@@ -160,8 +162,8 @@ def check_sampling(sampling: SamplingParams, *, vocab_size: int) -> None:
     _check_range("repetition_penalty", sampling.repetition_penalty, 0.0, math.inf, open_low=True)
     _check_range("presence_penalty", sampling.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
     _check_range("frequency_penalty", sampling.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
-    if sampling.top_k < 0:
-        raise _out_of_range("top_k", sampling.top_k, "at least 0 (0 is off)")
+    if not 0 <= sampling.top_k <= MAX_INTEGER:
+        raise _out_of_range("top_k", sampling.top_k, f"within 0 (off) to {MAX_INTEGER}")
     if not 0 <= sampling.seed < NUM_SEEDS:
         raise _out_of_range("seed", sampling.seed, "an unsigned 32-bit number")
     _check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)

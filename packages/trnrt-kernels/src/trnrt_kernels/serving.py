@@ -33,6 +33,19 @@ PREFILL_LADDERS = {"cpu": (64, 128, 256, 512, 1024, 2048), "trn2": (512, 1024, 2
 DECODE_LADDERS = {"cpu": (1, 2, 4, 8, 12), "trn2": (4, 8, 12)}
 CONTEXT_LADDER = (8192, 32_768, 131_072, 524_288)
 TINY_CONTEXT_LADDER = (512, 2048, 8192)
+MAX_CACHE_GIB = 2**20
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers; unlike click's it does not take nan for one of them."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +125,7 @@ _TABLE = (
     ),
     Option(
         name="cache_gib",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True, max=MAX_CACHE_GIB),
         help="Memory for pages and states, in GiB  [default: what max_num_seqs sequences of the "
         "whole window need, at most half of the free memory]",
         is_shape=False,
@@ -221,10 +234,21 @@ def read_config_file(
         raise OptionError(f"{path} sets unknown names: {', '.join(unknown)}")
     for name, value in settings.items():
         try:
+            _refuse_loose_type(known[name].type, value)
             known[name].type_cast_value(ctx or click.Context(click.Command(None)), value)
-        except click.BadParameter as error:
-            raise OptionError(f"{path} sets {name} to {value!r}: {error.message}") from error
+        except (click.BadParameter, TypeError) as error:
+            message = error.message if isinstance(error, click.BadParameter) else error
+            raise OptionError(f"{path} sets {name} to {value!r}: {message}") from error
     return settings
+
+
+def _refuse_loose_type(wanted: click.ParamType[Any], value: object) -> None:
+    """Refuse what click would turn into a number and the file does not say: true, 2.5 for int."""
+    if isinstance(wanted, click.types.IntParamType | click.types.FloatParamType) and (
+        isinstance(value, bool)
+        or (isinstance(value, float) and isinstance(wanted, click.types.IntParamType))
+    ):
+        raise TypeError(f"must be {wanted.name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

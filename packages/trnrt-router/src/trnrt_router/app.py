@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import Any
 
 from litestar import Litestar, Request, Response
@@ -47,7 +48,7 @@ def create_app(service: Service) -> Litestar:
         on_shutdown=[service.close],
         exception_handlers={
             ApiError: _tell_api_error,
-            HTTPException: _tell_http_error,
+            HTTPException: partial(_tell_http_error, max_body_bytes=service.config.max_body_bytes),
             ClientGone: _tell_nobody,
             Exception: _tell_bug,
         },
@@ -65,11 +66,16 @@ def _tell_api_error(request: Request[Any, Any, Any], error: ApiError) -> Respons
     return json_reply(error.reply(), status=error.status, headers=headers)
 
 
-def _tell_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+def _tell_http_error(
+    request: Request[Any, Any, Any], error: HTTPException, *, max_body_bytes: int
+) -> Response[bytes]:
     """Say in OpenAI's words what the framework refused."""
     status = error.status_code
+    detail = error.detail
+    if status == 413:
+        detail = f"the body is larger than {max_body_bytes} bytes; --max-body-mib sets the limit"
     body = ErrorBody(
-        message=f"{request.method} {request.url.path}: {error.detail}",
+        message=f"{request.method} {request.url.path}: {detail}",
         type="invalid_request_error" if status < 500 else "server_error",
         code=_CODES.get(status),
     )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
-from trnrt_kernels.serving import ENV_PREFIX, OPTIONS, config_file_option, options
+from trnrt_kernels.serving import ENV_PREFIX, OPTIONS, FiniteRange, config_file_option, options
 from trnrt_router.errors import TrnrtRouterError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,6 +26,24 @@ def _option(flag: str, **settings: Any) -> Callable[[F], F]:
     """Make an option that can also come from `TRNRT_<NAME>`."""
     name = flag.removeprefix("--").replace("-", "_")
     return click.option(flag, name, envvar=ENV_PREFIX + name.upper(), show_envvar=True, **settings)
+
+
+class _EngineUrl(click.ParamType[str]):
+    """An engine's address; one that cannot be connected to would be tried for ever."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        url = str(value)
+        try:
+            parts = urlsplit(url)
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+            is_address = is_address and parts.port != 0  # raises where it is no number
+        except ValueError:
+            is_address = False
+        if not (is_address or url.startswith("unix:/")):
+            self.fail(f"{url!r} is neither http://HOST:PORT nor unix:/PATH.", param, ctx)
+        return url
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -52,7 +74,7 @@ COMMON = _options(
     ),
     _option(
         "--grace-s",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         default=30.0,
         show_default=True,
         help="Seconds accepted requests may still take after SIGTERM.",
@@ -70,7 +92,7 @@ FRONT = _options(
     ),
     _option(
         "--keepalive-s",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True),
         default=15.0,
         show_default=True,
         help="Longest silence on a stream before a comment line.",
@@ -119,6 +141,7 @@ def serve(**settings: Any) -> None:
 @click.option(
     "--engine-url",
     "engine_urls",
+    type=_EngineUrl(),
     multiple=True,
     required=True,
     help="An engine's address, http://HOST:PORT or unix:/PATH; once per engine.",
@@ -159,6 +182,13 @@ def _finish(launch: Callable[[], int]) -> None:
         code = launch()
     except TrnrtRouterError as error:
         raise click.ClickException(str(error)) from error
+    if any(thread.daemon for thread in threading.enumerate()):
+        # One that is still loading a model is in native code; the interpreter's own end under it
+        # would abort the process.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from litestar import Request
+from litestar.exceptions import InternalServerException
 from litestar.types import Receive
 
 T = TypeVar("T")
@@ -13,6 +15,19 @@ T = TypeVar("T")
 
 class ClientGone(Exception):
     """Nobody is left to answer."""
+
+
+async def read_body(request: Request[Any, Any, Any]) -> bytes:
+    """Read a request's body to its end.
+
+    Raises:
+        ClientGone: the client left in the middle of it.
+        HTTPException: it is larger than the limit.
+    """
+    try:
+        return await request.body()
+    except InternalServerException as error:  # the framework's word for that client
+        raise ClientGone from error
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -41,19 +41,26 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # no host, or a name that cannot be one
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from error
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """Bind and listen on a Unix socket, replacing what a killed predecessor left there."""
-    path.unlink(missing_ok=True)
+    """Bind and listen on a Unix socket, replacing what a killed predecessor left there.
+
+    Raises:
+        ConfigError: the path cannot be bound, or something else than a socket lies there.
+    """
+    if path.is_socket():
+        path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {path}: {error.strerror or error}") from error
+        reason = f"{path} is no socket" if path.exists() else error.strerror or error
+        raise ConfigError(f"cannot listen on {path}: {reason}") from error
     listener.listen(BACKLOG)
     return listener
 
@@ -90,9 +97,14 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def signals(on_signal: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call `on_signal` in the running loop for SIGTERM and SIGINT."""
+    """Call `on_signal` in the running loop for SIGTERM, SIGINT and SIGHUP.
+
+    SIGHUP is a terminal that was closed; what `nohup` started goes on without one.
+    """
     loop = asyncio.get_running_loop()
-    caught = (signal.SIGTERM, signal.SIGINT)
+    caught = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        caught.append(signal.SIGHUP)
     for number in caught:
         loop.add_signal_handler(number, on_signal, number)
     try:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +13,9 @@ from trnrt_router.config import MIB, RouterConfig, bound_text_threads, engine_en
 from trnrt_router.http_server import listen_tcp, run
 from trnrt_router.logs import LogFormat, configure_logging
 from trnrt_router.model_folder import resolve_model
+from trnrt_router.socket_dir import private_socket_dir
 
 logger = logging.getLogger(__name__)
-
-# The kernel's limit for a Unix socket's path is 107 bytes.
-MAX_SOCKET_DIR_CHARS = 80
 
 
 def launch_serve(
@@ -75,7 +70,7 @@ def launch_serve(
         )
         return await run_router(config, clients, listener, grace_s=grace_s, supervisor=supervisor)
 
-    with listener, _socket_dir() as socket_dir:
+    with listener, private_socket_dir() as socket_dir:
         return run(serve(socket_dir))
 
 
@@ -135,16 +130,3 @@ def _flags(settings: Mapping[str, Any]) -> list[str]:
         if value is not None:
             flags += [f"--{name.replace('_', '-')}", str(value)]
     return flags
-
-
-@contextlib.contextmanager
-def _socket_dir() -> Iterator[Path]:
-    """Make a folder only this user can enter, for the engines' sockets."""
-    base = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(
-        prefix="trnrt-", dir=base if len(base) < MAX_SOCKET_DIR_CHARS else "/tmp"
-    )
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

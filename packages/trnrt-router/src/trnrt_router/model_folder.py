@@ -20,9 +20,10 @@ def resolve_model(model: str) -> Path:
         ConfigError: neither a folder nor a known name.
     """
     folder = Path(model)
-    if folder.is_dir():
-        return folder
     shipped = {entry.name: entry for entry in entry_points(group=MODEL_GROUP)}
+    # A folder that only happens to be called like a shipped model does not hide it.
+    if (folder / "config.json").is_file() or (folder.is_dir() and model not in shipped):
+        return folder
     if model in shipped:
         return Path(str(files(shipped[model].module)))
     if model in INSTALL:

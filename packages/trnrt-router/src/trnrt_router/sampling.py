@@ -29,7 +29,7 @@ def read_sampling(
         InvalidRequest: a field is out of range; `param` names it.
     """
     defaults = info.default_sampling
-    top_p, top_k = _nucleus(request, defaults)
+    top_p, top_k = _nucleus(request, info)
     min_tokens = optional_integer(request.min_tokens, "min_tokens") or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise InvalidRequest(
@@ -88,12 +88,12 @@ def token_id(value: float, param: str, vocab_size: int) -> int:
     return number
 
 
-def _nucleus(
-    request: ChatRequest | CompletionRequest, defaults: SamplingParams
-) -> tuple[float, int]:
+def _nucleus(request: ChatRequest | CompletionRequest, info: EngineInfo) -> tuple[float, int]:
+    defaults = info.default_sampling
     top_p = _or(request.top_p, defaults.top_p)
     top_k = optional_integer(request.top_k, "top_k")
-    top_k = defaults.top_k if top_k is None else max(top_k, 0)  # -1 is the field's "off"
+    # -1 is the field's "off"; beyond the vocabulary nothing is cut, and 64 bits may be too few.
+    top_k = defaults.top_k if top_k is None else min(max(top_k, 0), info.vocab_size)
     # A nucleus of no mass is the likeliest token alone.
     return (1.0, 1) if top_p == 0 else (top_p, top_k)
 

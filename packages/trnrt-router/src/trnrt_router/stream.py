@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
-from litestar.types import Receive, Scope, Send
+from litestar.types import Message, Receive, Scope, Send
 
 from trnrt_router.disconnect import ClientGone, until_disconnect
 from trnrt_router.errors import ApiError
@@ -69,7 +69,20 @@ class EventStream:
             self._on_end()
 
     async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await _send(send, {"type": "http.response.start", "status": 200, "headers": self._headers})
         async for data in self._events:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await _send(send, {"type": "http.response.body", "body": data, "more_body": True})
+        await _send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send(send: Send, message: Message) -> None:
+    """Send one message.
+
+    Raises:
+        ClientGone: the connection is closed. Of requests sent ahead of their answers uvicorn tells
+            only the last that its client left, and uvloop says so with a bare RuntimeError.
+    """
+    try:
+        await send(message)
+    except (OSError, RuntimeError) as error:
+        raise ClientGone from error

@@ -17,9 +17,11 @@ def find_model_dir(model: str) -> Path:
     Raises:
         CheckpointError: neither a folder nor the name of a shipped model.
     """
-    if Path(model).is_dir():
-        return Path(model)
+    folder = Path(model)
     shipped = {entry.name: entry for entry in entry_points(group=MODEL_GROUP)}
+    # A folder that only happens to be called like a shipped model does not hide it.
+    if (folder / "config.json").is_file() or (folder.is_dir() and model not in shipped):
+        return folder
     if model in shipped:
         return Path(str(files(shipped[model].module)))
     known = ", ".join(sorted(shipped)) or "none installed: pip install trnrt-cli brings demo"

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 import msgspec
 from litestar import Request
+from litestar.exceptions import HTTPException
 from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 from msgspec import UNSET
 
-from trnrt_router.disconnect import ClientGone, until_disconnect
+from trnrt_router.disconnect import ClientGone, read_body, until_disconnect
 from trnrt_router.errors import ApiError
 from trnrt_router.generation import ChoiceEvent, Generation
 from trnrt_router.headers import cache_fields, field_list, key_values, request_id, sentence_list
@@ -64,7 +65,7 @@ class Answer:
         has_left = False
         try:
             self._service.check_accepting()
-            body = await request.body()
+            body = await read_body(request)
             plan = await until_disconnect(
                 request.receive, self._service.plan(planner, body, request.headers)
             )
@@ -89,6 +90,9 @@ class Answer:
             raise
         except ClientGone:
             self._status = CLIENT_GONE
+            raise
+        except HTTPException as error:  # the framework's word on a body: too large, not whole
+            self._status = error.status_code
             raise
         finally:
             if not has_left:

@@ -67,7 +67,7 @@ class ChatTemplate:
         markup: the family's think markers.
 
     Raises:
-        ConfigError: the template has a syntax error.
+        ConfigError: the template cannot be compiled.
     """
 
     def __init__(
@@ -84,6 +84,8 @@ class ChatTemplate:
             self._reads = meta.find_undeclared_variables(self._environment.parse(source))
         except TemplateSyntaxError as error:
             raise ConfigError(f"chat template line {error.lineno}: {error.message}") from error
+        except (SyntaxError, RecursionError) as error:  # found by Python in what Jinja made of it
+            raise ConfigError(f"the chat template cannot be compiled: {error}") from error
         self._controls = controls
         self._special_tokens = dict(special_tokens or {})
         self._markup = markup
@@ -96,14 +98,15 @@ class ChatTemplate:
             ConfigError: the folder has none, or it cannot be compiled.
         """
         folder = Path(model_dir)
-        config_path = folder / "tokenizer_config.json"
-        config = json.loads(config_path.read_bytes()) if config_path.exists() else {}
+        config = _tokenizer_config(folder / "tokenizer_config.json")
         own_file = folder / "chat_template.jinja"
-        source = config.get("chat_template")
         if own_file.exists():
-            source = own_file.read_text(encoding="utf-8")
-        elif isinstance(source, list):
-            source = {entry["name"]: entry["template"] for entry in source}.get("default")
+            try:
+                source: object = own_file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"cannot read {own_file}: {error}") from error
+        else:
+            source = _default_template(config.get("chat_template"))
         if not isinstance(source, str):
             raise ConfigError(f"no chat template in {folder}: chat_template.jinja does not exist")
         return cls(source, read_controls(folder), special_tokens=_special_tokens(config))
@@ -272,6 +275,27 @@ def _check_continuation(messages: list[Message], add_generation_prompt: bool | N
         _refuse("continue_final_message", "the last message must be the assistant's")
     if messages[-1].get("tool_calls"):
         _refuse("continue_final_message", "the last message has tool_calls and no open text")
+
+
+def _tokenizer_config(path: Path) -> dict[str, Any]:
+    """Read the file that folders may have beside `tokenizer.json`."""
+    if not path.exists():
+        return {}
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"cannot read {path}: holds {type(config).__name__}, must be an object")
+    return config
+
+
+def _default_template(given: object) -> object:
+    """Return a template as it is, of several named ones the default; None where there is none."""
+    if not isinstance(given, list):
+        return given
+    named = [entry for entry in given if isinstance(entry, dict) and entry.get("name") == "default"]
+    return named[-1].get("template") if named else None
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

@@ -8,17 +8,20 @@ encoding of the whole string (a test compares them).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from tokenizers import Tokenizer as BpeTokenizer
 
 from trnrt_router.errors import ConfigError, InvalidRequest
 from trnrt_router.text.controls import Controls, PromptText
+
+# A table with a place for every id is made: a damaged file must not ask for terabytes.
+TokenId = Annotated[int, Meta(ge=0, lt=2**24)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +44,13 @@ class Tokenizer:
         bpe: encodes plain text; knows no control token.
         token_bytes: the bytes of each id; empty for ids without a token.
         controls: the control tokens.
-        eos_ids: ids that end a turn, from the model folder.
     """
 
-    def __init__(
-        self,
-        bpe: BpeTokenizer,
-        *,
-        token_bytes: list[bytes],
-        controls: Controls,
-        eos_ids: tuple[int, ...] = (),
-    ) -> None:
+    def __init__(self, bpe: BpeTokenizer, *, token_bytes: list[bytes], controls: Controls) -> None:
         self._bpe = bpe
         self._token_bytes = token_bytes
         self._control_ids = frozenset(controls.ids.values())
         self.controls = controls
-        self.eos_ids = eos_ids
 
     @classmethod
     def from_dir(cls, model_dir: str | Path) -> Tokenizer:
@@ -68,19 +62,18 @@ class Tokenizer:
         folder = Path(model_dir)
         controls = read_controls(folder)
         path = folder / "tokenizer.json"
-        raw: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-        if fault := _unsupported(raw):
-            raise ConfigError(f"cannot use {path}: {fault}")
-        vocabulary = {
-            token: index
-            for token, index in raw["model"]["vocab"].items()
-            if token not in controls.ids
-        }
+        try:
+            raw: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            _refuse_other_kinds(raw)
+            vocabulary = msgspec.convert(raw["model"].get("vocab"), dict[str, TokenId])
+        except (ValueError, RecursionError, msgspec.DecodeError) as error:
+            raise ConfigError(f"cannot use {path}: {error}") from error
+        for token in controls.ids.keys() & vocabulary.keys():
+            del vocabulary[token]
         return cls(
             _plain_bpe(raw, vocabulary, path),
             token_bytes=_byte_table(vocabulary, controls.ids),
             controls=controls,
-            eos_ids=_eos_ids(folder),
         )
 
     @property
@@ -148,8 +141,20 @@ class Tokenizer:
             ) from error
 
 
+class _Part(msgspec.Struct):
+    """A part of the file: what it is, or the parts it is made of."""
+
+    type: str | None = None
+    decoders: list[_Part] = []
+
+
+class _Parts(msgspec.Struct):
+    model: _Part
+    decoder: _Part | None = None
+
+
 class _AddedToken(msgspec.Struct):
-    id: int
+    id: TokenId
     content: str
     lstrip: bool = False
     rstrip: bool = False
@@ -177,13 +182,15 @@ def read_controls(model_dir: str | Path) -> Controls:
         raise ConfigError(f"cannot read the control tokens of {path}: {error}") from error
 
 
-def _unsupported(raw: dict[str, Any]) -> str | None:
-    kind = raw.get("model", {}).get("type")
-    decoder = raw.get("decoder") or {}
-    parts = decoder.get("decoders", [decoder])
-    if kind != "BPE" or not any(part.get("type") == "ByteLevel" for part in parts):
-        return f"only byte-level BPE is supported, found model {kind!r} with decoder {decoder!r}"
-    return None
+def _refuse_other_kinds(raw: dict[str, Any]) -> None:
+    parts = msgspec.convert(raw, _Parts)
+    decoder = parts.decoder or _Part()
+    decoders = [part.type for part in decoder.decoders or [decoder]]
+    if parts.model.type != "BPE" or "ByteLevel" not in decoders:
+        raise ValueError(
+            f"only byte-level BPE is supported, found model {parts.model.type!r} "
+            f"with decoder {decoders}"
+        )
 
 
 def _plain_bpe(raw: dict[str, Any], vocabulary: dict[str, int], path: Path) -> BpeTokenizer:
@@ -219,14 +226,3 @@ def _byte_alphabet() -> list[str]:
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     stand_in = iter(range(0x100, 0x200))
     return [chr(byte if byte in visible else next(stand_in)) for byte in range(0x100)]
-
-
-def _eos_ids(folder: Path) -> tuple[int, ...]:
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        if path.exists():
-            config: dict[str, Any] = json.loads(path.read_bytes())
-            found = config.get("eos_token_id") or config.get("text_config", {}).get("eos_token_id")
-            if found is not None:
-                return tuple(found) if isinstance(found, list) else (found,)
-    return ()

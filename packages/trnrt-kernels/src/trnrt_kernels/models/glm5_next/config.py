@@ -95,7 +95,7 @@ class Glm5NextConfig:
             raw = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise UnsupportedConfig(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UnsupportedConfig(f"{path} is not JSON: {error}") from error
         if not isinstance(raw, dict):
             raise UnsupportedConfig(f"{path} holds {type(raw).__name__}, must be a JSON object")

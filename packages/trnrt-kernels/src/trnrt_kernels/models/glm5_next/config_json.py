@@ -9,7 +9,7 @@ refused by name, never ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from trnrt_kernels.errors import UnsupportedConfig
@@ -144,7 +144,7 @@ def _refuse_other_architectures(raw: Mapping[str, Any], text: Mapping[str, Any])
             f"num_key_value_heads is {text['num_key_value_heads']!r}: must equal "
             f"num_attention_heads ({heads!r}), the cache holds one latent per token"
         )
-    quantization = raw.get("quantization_config") or text.get("quantization_config") or {}
+    quantization = _mapping(raw, "quantization_config") or _mapping(text, "quantization_config")
     for key, required in FIXED_QUANTIZATION.items():
         if quantization and quantization.get(key, required) != required:
             raise UnsupportedConfig(
@@ -155,7 +155,7 @@ def _refuse_other_architectures(raw: Mapping[str, Any], text: Mapping[str, Any])
 
 def _linear_fields(text: Mapping[str, Any]) -> dict[str, Any]:
     """KDA dimensions from `linear_attn_config` or the flattened keys, which must agree."""
-    nested = text.get("linear_attn_config") or {}
+    nested = _mapping(text, "linear_attn_config")
     fields: dict[str, Any] = {}
     for field, nested_names in LINEAR_KEYS.items():
         found = {f"linear_attn_config.{n}": nested[n] for n in nested_names if n in nested}
@@ -181,7 +181,7 @@ def _layer_types(text: Mapping[str, Any], num_layers: int) -> tuple[LayerKind, .
 
 def _mlp_layer_types(text: Mapping[str, Any], num_layers: int) -> tuple[FfnKind, ...]:
     names = text.get("mlp_layer_types")
-    num_dense = text.get("first_k_dense_replace")
+    num_dense = _integer(text, "first_k_dense_replace")
     if names is not None:
         kinds = _each_layer("mlp_layer_types", names, {k.value: k for k in FfnKind}, num_layers)
         leading = next((i for i, k in enumerate(kinds) if k is not FfnKind.DENSE), num_layers)
@@ -197,41 +197,54 @@ def _mlp_layer_types(text: Mapping[str, Any], num_layers: int) -> tuple[FfnKind,
 
 def _indexer_types(text: Mapping[str, Any], num_layers: int) -> tuple[IndexerKind, ...]:
     """The list itself, else transformers' pattern ("FFSF") or its every-n-th-layer rule."""
-    names = text.get("indexer_types")
+    key = "indexer_types" if text.get("indexer_types") is not None else "index_topk_pattern"
+    names = text.get(key)
+    if isinstance(names, str) and key == "index_topk_pattern":
+        letters = {"F": IndexerKind.FULL, "S": IndexerKind.SHARED}
+        return _each_layer(key, names, letters, num_layers)
     if names is None:
-        names = text.get("index_topk_pattern")
-        if isinstance(names, str):
-            letters = {"F": IndexerKind.FULL, "S": IndexerKind.SHARED}
-            return _each_layer("index_topk_pattern", names, letters, num_layers)
-    if names is None:
-        every = max(text.get("index_topk_freq", 1), 1)
-        offset = text.get("index_skip_topk_offset", 2)
+        every = max(_integer(text, "index_topk_freq", 1), 1)
+        offset = _integer(text, "index_skip_topk_offset", 2)
         full = [max(i - offset + 1, 0) % every == 0 for i in range(num_layers)]
         return tuple(IndexerKind.FULL if is_full else IndexerKind.SHARED for is_full in full)
-    return _each_layer("indexer_types", names, {k.value: k for k in IndexerKind}, num_layers)
+    return _each_layer(key, names, {k.value: k for k in IndexerKind}, num_layers)
 
 
-def _each_layer(
-    key: str, names: Sequence[str], known: Mapping[str, K], num_layers: int
-) -> tuple[K, ...]:
+def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = config.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise UnsupportedConfig(f"{key} is {value!r}, must be an object")
+    return value or {}
+
+
+def _integer(config: Mapping[str, Any], key: str, default: int | None = None) -> Any:
+    value = config.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise UnsupportedConfig(f"{key} is {value!r}, must be an integer")
+    return default if value is None else value
+
+
+def _each_layer(key: str, names: Any, known: Mapping[str, K], num_layers: int) -> tuple[K, ...]:
+    if not isinstance(names, list | tuple | str):
+        raise UnsupportedConfig(f"{key} is {names!r}, must be a list with one entry per layer")
     if len(names) != num_layers:
         raise UnsupportedConfig(
             f"{key} has {len(names)} entries, must have one per layer ({num_layers})"
         )
     for index, name in enumerate(names):
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise UnsupportedConfig(f"{key}[{index}] is {name!r}: known: {', '.join(known)}")
     return tuple(known[name] for name in names)
 
 
 def _check_layer_lists(text: Mapping[str, Any], kinds: tuple[LayerKind, ...]) -> None:
     """`kda_layers` and `full_attn_layers` repeat `layer_types`; refuse a difference."""
-    nested = text.get("linear_attn_config") or {}
+    nested = _mapping(text, "linear_attn_config")
     for key, kind in (("kda_layers", LayerKind.KDA), ("full_attn_layers", LayerKind.DSA)):
         if nested.get(key) is None:
             continue
         expected = [index for index, found in enumerate(kinds) if found is kind]
-        if sorted(nested[key]) != expected:
+        if not isinstance(nested[key], list | tuple) or list(nested[key]) != expected:
             raise UnsupportedConfig(
                 f"linear_attn_config.{key} is {nested[key]}, but layer_types says {expected}"
             )
