@@ -114,6 +114,10 @@ def log_decay(raw_BTD: Tensor, bias_D: Tensor, log_rate_H: Tensor, floor: float)
 class LinearAttention(nn.Module):
     """KDA; sub-module and parameter names are the checkpoint's."""
 
+    q_conv1d: nn.Conv1d
+    k_conv1d: nn.Conv1d
+    v_conv1d: nn.Conv1d
+
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.shape = shape
