@@ -77,7 +77,12 @@ def test_engines_are_shown_by_name(rig):
 
 
 def test_prefix_cache_of_each_engine_is_shown(rig, monkeypatch):
-    stats = EngineStats(cached_pages=5, num_bundles=3, cache_lookups={"hit": 2, "cold": 1})
+    stats = EngineStats(
+        cached_pages=5,
+        num_bundles=3,
+        cache_lookups={"hit": 2, "cold": 1},
+        cache_bytes_loaded={"host": 7},
+    )
     monkeypatch.setattr(ScriptedEngineClient, "stats", stats)
     found = samples(rig)
     for engine in ("0", "1"):
@@ -87,11 +92,13 @@ def test_prefix_cache_of_each_engine_is_shown(rig, monkeypatch):
         for reason, count in stats.cache_lookups.items():
             key = ("trnrt_engine_cache_lookups_total", label, ("reason", reason))
             assert found[key] == count
+        assert found[("trnrt_engine_cache_loaded_bytes_total", label, ("tier", "host"))] == 7
 
 
 def test_everything_an_engine_counts_is_shown():
-    shown = [metrics._ENGINE_GAUGES, metrics._ENGINE_COUNTERS, metrics._ENGINE_HISTOGRAMS]
-    assert {*EngineStats.__struct_fields__} == {"cache_lookups"}.union(*shown)
+    counters = [metrics._ENGINE_COUNTERS, metrics._LABELLED_COUNTERS]
+    shown = [metrics._ENGINE_GAUGES, *counters, metrics._ENGINE_HISTOGRAMS]
+    assert {*EngineStats.__struct_fields__} == set().union(*shown)
 
 
 def test_a_body_that_breaks_off_or_is_too_large_is_no_server_error(rig):

@@ -40,7 +40,26 @@ _ENGINE_COUNTERS = {
     "evicted_pages": ("evicted_pages", "Pages of cached prefixes given up for room"),
     "evicted_bundles": ("evicted_bundles", "Bundles given up for room"),
     "skipped_bundles": ("skipped_bundles", "Bundles wanted and not kept, for want of a slot"),
+    "cache_skipped_writes": ("cache_skipped_writes", "Bundles not copied down, for want of room"),
+    "cache_failed_writes": ("cache_failed_writes", "Pages and states that a tier did not take"),
+    "cache_loads": ("cache_loads", "Bundles asked of the tiers below the device"),
+    "cache_late_loads": ("cache_late_loads", "Of these, given up because they took too long"),
+    "cache_failed_loads": ("cache_failed_loads", "Of these, missing, damaged or another's"),
 }
+_LABELLED_COUNTERS = {
+    "cache_lookups": (
+        "cache_lookups", "Admissions, by what came of the look-up in the prefix cache", "reason",
+    ),
+    "cache_tier_hit_tokens": (
+        "cache_tier_hit_tokens", "Prompt tokens not computed, by where the hit lay", "tier",
+    ),
+    "cache_bytes_written": (
+        "cache_written_bytes", "Copied from the device to a tier below it", "tier",
+    ),
+    "cache_bytes_loaded": (
+        "cache_loaded_bytes", "Copied to the device from a tier below it", "tier",
+    ),
+}  # fmt: skip
 _ENGINE_HISTOGRAMS = {
     "queue_s": ("queue_seconds", "Submission to admission"),
     "time_to_first_token_s": ("time_to_first_token_seconds", "Submission to first token"),
@@ -117,7 +136,8 @@ class _EngineCollector(Collector):
             for engine in self._engines:
                 counter.add_metric([engine.name], getattr(engine.stats, field))
             yield counter
-        yield self._lookups()
+        for field, (name, text, label) in _LABELLED_COUNTERS.items():
+            yield self._labelled(field, name, text, label)
         for field, (name, text) in _ENGINE_HISTOGRAMS.items():
             histogram = HistogramMetricFamily(f"trnrt_engine_{name}", text, labels=["engine"])
             for engine in self._engines:
@@ -126,15 +146,11 @@ class _EngineCollector(Collector):
                     histogram.add_metric([engine.name], _buckets(snapshot), snapshot.total)
             yield histogram
 
-    def _lookups(self) -> Metric:
-        counter = CounterMetricFamily(
-            "trnrt_engine_cache_lookups",
-            "Admissions, by what came of the look-up in the prefix cache",
-            labels=["engine", "reason"],
-        )
+    def _labelled(self, field: str, name: str, text: str, label: str) -> Metric:
+        counter = CounterMetricFamily(f"trnrt_engine_{name}", text, labels=["engine", label])
         for engine in self._engines:
-            for reason, count in engine.stats.cache_lookups.items():
-                counter.add_metric([engine.name, reason], count)
+            for value, count in getattr(engine.stats, field).items():
+                counter.add_metric([engine.name, value], count)
         return counter
 
 

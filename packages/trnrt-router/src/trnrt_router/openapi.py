@@ -50,6 +50,15 @@ def _event_of(schema: Json) -> Json:
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
+def _id_in_path(**limits: int) -> Json:
+    return {
+        "name": "id",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", **limits},
+    }
+
+
 def openapi_document() -> Json:
     """Build the document; 3.1, because its schemas are JSON Schema's."""
     schemas, components = msgspec.json.schema_components(
@@ -80,18 +89,9 @@ def openapi_document() -> Json:
     flush = telling("Forget cached prefixes", "400", "413", "503")
     flush["requestBody"] = {"required": False, **json_body(CacheFlush, "what; nothing means all")}
     release = telling("Unpin what a session has pinned in the cache", "400", "404", "503")
-    release["parameters"] = [
-        {
-            "name": "id",
-            "in": "path",
-            "required": True,
-            "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS},
-        }
-    ]
+    release["parameters"] = [_id_in_path(minLength=1, maxLength=MAX_KEY_CHARS)]
     one_model = reading(ModelCard, "One model", **{"404": errors["404"]})
-    one_model["get"]["parameters"] = [
-        {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-    ]
+    one_model["get"]["parameters"] = [_id_in_path()]
     text = {"200": {"description": "the metrics", "content": {"text/plain": {}}}}
     return {
         "openapi": "3.1.0",

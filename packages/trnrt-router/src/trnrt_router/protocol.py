@@ -173,6 +173,14 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     evicted_pages: int = 0
     evicted_bundles: int = 0
     skipped_bundles: int = 0
+    cache_tier_hit_tokens: dict[str, int] = {}
+    cache_bytes_written: dict[str, int] = {}
+    cache_bytes_loaded: dict[str, int] = {}
+    cache_skipped_writes: int = 0
+    cache_failed_writes: int = 0
+    cache_loads: int = 0
+    cache_late_loads: int = 0
+    cache_failed_loads: int = 0
     queue_s: HistogramSnapshot = HistogramSnapshot()
     time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
     inter_token_s: HistogramSnapshot = HistogramSnapshot()

@@ -68,12 +68,15 @@ def kda_half_ref(
     state = torch.where(is_first, 0.0, kda_state.index_select(0, state_slot).squeeze(0))
     masked = kda.mask_absent(gates, row < num_tokens)
     advanced = kda.chunk(masked, state, keep_grid=has_exports)
-    states = advanced.state_HKK.unsqueeze(0)
-    if has_exports:
-        on_grid = torch.stack(advanced.grid_states)
-        exported = on_grid.index_select(0, export_rows_E // kda.EXPORT_GRID - 1)
-        states = torch.cat((states, exported))
-    kda_state.index_copy_(0, slots, states)
-    output_THK = advanced.output_THK[: row.shape[0]]
-    y_TD = kda.finish(x_TD, output_THK, weights, rms_norm_eps)
+    kda_state.index_copy_(0, slots, _states(advanced, export_rows_E))
+    y_TD = kda.finish(x_TD, advanced.output_THK[: row.shape[0]], weights, rms_norm_eps)
     return mhc.leave(half, y_TD, streams_TND, group_name)
+
+
+def _states(advanced: kda.Advanced, export_rows_E: Tensor) -> Tensor:
+    """The state at the chunk's end, then those after the exported rows: [1 + E, H, K, K]."""
+    state = advanced.state_HKK.unsqueeze(0)
+    if not export_rows_E.shape[0]:
+        return state
+    on_grid = torch.stack(advanced.grid_states)
+    return torch.cat((state, on_grid.index_select(0, export_rows_E // kda.EXPORT_GRID - 1)))
