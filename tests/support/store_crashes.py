@@ -143,7 +143,11 @@ class OnlyExpected(logging.Handler):
 
 
 class Survivor:
-    """Holds the store open, with entries of its own, two of them pinned."""
+    """Holds the store open, with entries of its own, all pinned.
+
+    Without a pin even the most valuable may have to go: what the others pin and write at one time
+    can be the whole store.
+    """
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -151,7 +155,7 @@ class Survivor:
         for number in range(NUM_OWN):
             if not put(self.store, number, OWN_VALUE):
                 raise AssertionError("no room for the own entries")
-        self.pins = [self.store.get(key(number)) for number in range(2)]
+        self.pins = [self.store.get(key(number)) for number in range(NUM_OWN)]
 
     def prove(self) -> None:
         """Check everything after a death."""
