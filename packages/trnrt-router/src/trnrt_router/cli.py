@@ -182,16 +182,19 @@ def _finish(launch: Callable[[], int]) -> None:
         code = launch()
     except TrnrtRouterError as error:
         raise click.ClickException(str(error)) from error
-    if any(thread.daemon for thread in threading.enumerate()):
-        # One that is still loading a model is in native code; the interpreter's own end under it
-        # would abort the process.
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
     sys.exit(code)
 
 
 def main() -> None:
-    """Run `trnrt-router`."""
-    commands(prog_name="trnrt-router")
+    """Run `trnrt-router`; the process ends here."""
+    try:
+        commands(prog_name="trnrt-router")
+    except SystemExit as end:
+        if isinstance(end.code, int) and any(thread.daemon for thread in threading.enumerate()):
+            # One that is still loading a model is in native code; the interpreter's own end under
+            # it would abort the process.
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code)
+        raise
