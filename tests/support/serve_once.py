@@ -15,6 +15,7 @@ import urllib.request
 from pathlib import Path
 
 READY_LIMIT_S = 240
+ANSWER_LIMIT_S = 240
 STOP_LIMIT_S = 30
 
 
@@ -54,14 +55,14 @@ def ask(base: str) -> str:
         "model": model["id"],
         "messages": [{"role": "user", "content": "Who are you?"}],
         "temperature": 0,
-        "max_tokens": 100,
+        "max_tokens": 20,
     }
     request = urllib.request.Request(
         f"{base}/v1/chat/completions",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=ANSWER_LIMIT_S) as response:
         return response.read().decode()
 
 
