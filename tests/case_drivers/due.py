@@ -14,15 +14,12 @@ _LATER_AREAS = {
     "logprobs": "the full API",
     "structured_output": "constrained decoding",
     "router": "the full API",
-    "prefix_cache": "the prefix cache",
-    "scheduler": "the prefix cache and preemption",
     "long_context": "the prefix cache",
     "neuron_ops": "ranks and kernels",
     "compile_cache": "the compile pipeline",
 }
 _LATER_KINDS = {
     "fp8_requant": "kernels",
-    "fp8_kv": "the prefix cache",
     "ranks": "ranks",
     "launcher": "ranks",
     "kernel_guard": "kernels",
@@ -35,6 +32,9 @@ def waits_for(record: Record) -> str | None:
         return part
     if record["kind"] in ("parse", "text_stream") and record.get("tools"):
         return "tool calls"
+    setup = record.get("setup", {})
+    if setup.get("tp", 1) != 1 or setup.get("cp", 1) != 1:
+        return "ranks"
     if record["kind"] == "weights" and record.get("tp", 1) != 1:
         return "ranks"
     return None

@@ -10,11 +10,15 @@ ENDLESS = {"ignore_eos": True}
 
 
 def idle(server) -> bool:
-    """Whether no engine holds a request, a page or a state slot for one."""
-    names = ("pages", "state_slots")
+    """Whether no engine holds a request, a page or a state slot for one.
+
+    What is neither free nor held by a request is in the prefix cache.
+    """
+    names = {"pages": "cached_pages", "state_slots": "cached_bundles"}
     return server.metric("trnrt_engine_running_requests") == 0 and all(
-        server.metric(f"trnrt_engine_free_{name}") == server.metric(f"trnrt_engine_total_{name}")
-        for name in names
+        server.metric(f"trnrt_engine_free_{name}") + server.metric(f"trnrt_engine_{cached}")
+        == server.metric(f"trnrt_engine_total_{name}")
+        for name, cached in names.items()
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ from trnrt_engine.batch import (
     sampling_inputs,
     smallest_bucket,
 )
-from trnrt_engine.plan import DecodeRow, PrefillChunk
+from trnrt_engine.plan import DecodeRow, Export, PrefillChunk
 from trnrt_kernels.counter_rng import request_seed
 
 BUCKETS = Buckets(prefill_rows=(64, 128), decode_rows=(1, 2, 4), context_pages=(1, 2, 8))
@@ -93,6 +95,26 @@ def test_chunk_is_padded_to_its_buckets() -> None:
     assert inputs.block_table_P.tolist() == [9, 10, 12, 0, 0, 0, 0, 0]
     assert (inputs.start.tolist(), inputs.num_tokens.tolist()) == ([64], [3])
     assert inputs.state_slot.tolist() == [6]
+
+
+def test_exports_are_padded_to_as_many_as_can_be() -> None:
+    tables = BlockTables(num_slots=8, max_pages=8)
+    chunk = PrefillChunk(
+        request=REQUEST,
+        state_slot=6,
+        page_ids=[9],
+        start=0,
+        token_ids=[1] * 64,
+        is_first=True,
+        samples=True,
+        stop_ids=frozenset(),
+        exports=(Export(64, 30),),
+    )
+    inputs = prefill_inputs(chunk, tables, BUCKETS)
+    assert inputs.export_rows_E.tolist() == [64, 64, 64, 64]
+    assert inputs.export_slots_E.tolist() == [30, 0, 0, 0]
+    without = prefill_inputs(dataclasses.replace(chunk, exports=()), tables, BUCKETS)
+    assert len(without.export_rows_E) == len(without.export_slots_E) == 0
 
 
 def test_padding_rows_of_a_decode_live_on_their_own_scratch() -> None:

@@ -22,6 +22,10 @@ from trnrt_kernels.serving import OPTIONS
         ("max_model_len", 0),
         ("max_num_batched_tokens", 63),
         ("cache_gib", 0.0),
+        ("prefix_cache", "maybe"),
+        ("cache_host_gib", -1.0),
+        ("cache_disk_gib", 0.0),
+        ("cache_host_dir", "/somewhere"),
         ("max_waiting", -1),
     ],
 )

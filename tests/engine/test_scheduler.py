@@ -7,6 +7,7 @@ import pytest
 from support.paged_counter import expected_outputs
 from support.virtual_engine import VirtualEngine
 from trnrt_engine.api import EngineRequest, FinishReason
+from trnrt_engine.cache.sequence import Admission
 from trnrt_engine.errors import IntegrityError
 from trnrt_engine.intake import make_request
 from trnrt_engine.plan import SchedulerOutput, StepResult
@@ -284,7 +285,9 @@ def test_plans_are_committed_in_order() -> None:
 
 def test_standstill_is_an_error_and_not_silence() -> None:
     engine = VirtualEngine(num_pages=8)
-    engine.cache.admit(8 * 16)  # somebody holds every page and never gives them back
+    engine.cache.admit(
+        Admission(max_tokens=8 * 16)
+    )  # somebody holds every page and never gives them back
     spec = EngineRequest(request_id="a", token_ids=PROMPT)
     engine.scheduler.add(make_request(spec, engine.limits, arrival_s=0.0))
     with pytest.raises(IntegrityError, match="1 requests and none can make progress"):

@@ -1,6 +1,7 @@
 """Names are stable, the manifest survives the disk, a cache of something else is refused."""
 
 import json
+from fractions import Fraction
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ from trnrt_kernels.manifest import (
     read_manifest,
     write_manifest,
 )
-from trnrt_kernels.memory_plan import plan_memory
+from trnrt_kernels.memory_plan import BUNDLE_SHARE, plan_memory
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.required_graphs import kernels_hash, required_graphs
 from trnrt_kernels.serving import ServingShape
@@ -74,12 +75,13 @@ def tiny_graphs(text_changes=None, **changes):
     return graphs(Glm5NextConfig.from_dict(tiny_config(**(text_changes or {}))), **changes)
 
 
-def graphs(config, *, row_tile=1, **changes):
+def graphs(config, *, row_tile=1, bundle_share=BUNDLE_SHARE, **changes):
     settings = {"backend": "cpu", "dtype": "bfloat16"} | changes
     shape = ServingShape.resolve(
         window=config.max_position_embeddings, index_kpool=config.index_kpool, **settings
     )
-    return list(required_graphs(config, shape, plan_memory(config, shape), row_tile=row_tile))
+    memory = plan_memory(config, shape, bundle_share=bundle_share)
+    return list(required_graphs(config, shape, memory, row_tile=row_tile))
 
 
 def test_manifest_round_trips_through_the_disk(tmp_path):
@@ -163,7 +165,10 @@ def test_required_graphs_are_distinct_and_cover_every_bucket():
     keys = released_graphs()
     assert len({key.digest for key in keys}) == len(keys)
     names = {key.segment for key in keys}
-    assert names == {"embed", "kda", "dsa", "dense", "moe", "head+greedy", "head+sample"}
+    assert names == {
+        *("embed", "kda", "kda+4exports", "dsa", "dense", "moe", "head+greedy", "head+sample")
+    }
+    assert {k.bucket.phase for k in keys if k.segment == "kda+4exports"} == {"prefill"}
     dsa_decode = [k.bucket for k in keys if k.segment == "dsa" and k.bucket.phase == "decode"]
     assert {(b.rows, b.context) for b in dsa_decode} == {
         (rows, context)
@@ -203,7 +208,10 @@ def test_number_of_layers_and_window_of_the_model_do_not_change_a_kda_graph():
         "layer_types": ["linear_attention", "deepseek_sparse_attention"] * 3,
         "mlp_layer_types": ["dense"] + ["sparse"] * 5,
     }
-    assert kda(tiny_graphs()) == kda(tiny_graphs(longer))
+    # How many states fit beside the pages depends on the layers, and is a size of the graph.
+    same = {"bundle_share": Fraction(0)}
+    assert kda(tiny_graphs(**same)) == kda(tiny_graphs(longer, **same))
+    assert kda(tiny_graphs()) != kda(tiny_graphs(**same))
 
 
 def test_kernels_hash_is_a_digest_of_sources():

@@ -1,12 +1,20 @@
 """The plan's bytes are the published ones and those that are really allocated."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 
 from support.released import released_config
 from support.tiny_checkpoint import make_tiny_checkpoint, tiny_config
 from trnrt_kernels.errors import OptionError
-from trnrt_kernels.memory_plan import cache_bytes, plan_memory, table, weight_bytes
+from trnrt_kernels.memory_plan import (
+    MIN_BUNDLES_PER_SEQ,
+    cache_bytes,
+    plan_memory,
+    table,
+    weight_bytes,
+)
 from trnrt_kernels.models.glm5_next.caches import CacheGeometry, Caches
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.weights import load_weights
@@ -50,6 +58,7 @@ def test_planned_cache_is_what_is_allocated(dtype, latent_dtype):
         page_size=plan.page_size,
         num_state_slots=plan.num_slots,
         num_scratch=plan.num_scratch,
+        num_bundle_slots=plan.num_bundle_slots,
     )
     latents = None if latent_dtype is None else getattr(torch, latent_dtype)
     caches = Caches.allocate(TINY, geometry, dtype=getattr(torch, dtype), latent_dtype=latents)
@@ -91,8 +100,64 @@ def test_budget_limits_pages_and_is_used_up_to_less_than_a_page():
     whole = plan_memory(TINY, shape)
     budget = whole.cache_bytes // 2
     plan = plan_memory(TINY, shape, cache_budget_bytes=budget)
+    assert plan.num_pages < whole.num_pages
     assert budget - plan.cache.page < plan.cache_bytes <= budget
     assert plan.num_slots == whole.num_slots
+
+
+@pytest.mark.parametrize("percent", [40, 60, 85, 99])
+@pytest.mark.parametrize("share", [Fraction(1, 3), Fraction(1, 10), Fraction(1, 2)], ids=str)
+def test_saved_states_take_their_share_of_a_budget(percent, share):
+    shape = tiny_shape()
+    whole = plan_memory(TINY, shape, bundle_share=share)
+    budget = whole.cache_bytes * percent // 100
+    plan = plan_memory(TINY, shape, cache_budget_bytes=budget, bundle_share=share)
+    saved = plan.num_bundle_slots * plan.cache.bundle
+    assert share * budget - plan.cache.bundle < saved <= share * budget
+    assert budget - plan.cache.page < plan.cache_bytes <= budget
+
+
+def test_without_a_budget_saved_states_take_their_share_beside_all_pages():
+    plan = plan_memory(TINY, tiny_shape())
+    saved = plan.num_bundle_slots * plan.cache.bundle
+    assert plan.num_bundle_slots > MIN_BUNDLES_PER_SEQ * 12
+    assert plan.cache_bytes / 3 - plan.cache.bundle < saved <= plan.cache_bytes / 3
+
+
+def test_every_sequence_has_saved_states_though_they_are_more_than_the_share():
+    shape = tiny_shape(max_model_len=128)
+    plan = plan_memory(TINY, shape, bundle_share=Fraction(1, 10**6))
+    assert plan.num_bundle_slots == MIN_BUNDLES_PER_SEQ * shape.max_num_seqs
+    assert plan.num_pages == plan_memory(TINY, shape, bundle_share=Fraction(0)).num_pages
+
+
+def test_saved_states_never_take_the_pages_of_one_longest_sequence():
+    shape = tiny_shape()
+    slots = (shape.max_num_seqs + shape.num_scratch, shape.max_pages_per_seq + shape.num_scratch)
+    cache = plan_memory(TINY, shape).cache
+    least = slots[0] * cache.slot + slots[1] * cache.page
+    for num_saved in (0, 1, 5):
+        budget = least + num_saved * cache.bundle
+        plan = plan_memory(TINY, shape, cache_budget_bytes=budget, bundle_share=Fraction(9, 10))
+        assert (plan.num_bundle_slots, plan.num_pages) == (num_saved, slots[1])
+    with pytest.raises(OptionError, match="one sequence"):
+        plan_memory(TINY, shape, cache_budget_bytes=least - 1)
+
+
+def test_saved_states_are_at_most_one_per_grid_position():
+    shape = tiny_shape(max_model_len=128, max_num_seqs=2)
+    plan = plan_memory(TINY, shape, bundle_share=Fraction(99, 100))
+    assert plan.num_bundle_slots == 2 * 2
+    assert plan_memory(TINY, shape, bundle_share=Fraction(0)).num_bundle_slots == 0
+
+
+def test_released_budget_is_split_as_documented():
+    shape = ServingShape.resolve(
+        backend="cpu", dtype="bfloat16", window=1_048_576, index_kpool=RELEASED.index_kpool
+    )
+    plan = plan_memory(RELEASED, shape, cache_budget_bytes=48 * 2**30)
+    assert plan.num_bundle_slots == 48 * 2**30 // 3 // plan.cache.bundle == 116
+    assert plan.cache.bundle == 142_606_336 + 5_013_504 + 11 * 3 * 256 * 2
 
 
 def test_budget_above_the_need_is_not_used_up():

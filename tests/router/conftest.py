@@ -62,6 +62,8 @@ class Rig:
             engine.refusal = engine.script_for = None
             engine.requests.clear()
             engine.aborted.clear()
+            engine.flushed.clear()
+            engine.released.clear()
             engine.step_gate.set()
             client.num_submits = 0
             client.revive()

@@ -10,14 +10,27 @@ import pytest
 
 from support.scripted_engine import INFO, Script, ScriptedEngine
 from trnrt_engine.errors import ContextTooLong as EngineContextTooLong
-from trnrt_engine.errors import EngineOverloaded
+from trnrt_engine.errors import EngineOverloaded, EngineUnavailable
 from trnrt_engine.errors import InvalidRequest as EngineInvalidRequest
 from trnrt_router import worker as worker_module
 from trnrt_router.engine_client import EngineState, HttpEngineClient
-from trnrt_router.errors import ConfigError, ContextTooLong, EngineLost, InvalidRequest, Overloaded
+from trnrt_router.errors import (
+    ConfigError,
+    ContextTooLong,
+    EngineLost,
+    InvalidRequest,
+    Overloaded,
+    Unavailable,
+)
 from trnrt_router.http_server import listen_tcp, listen_unix, serving
 from trnrt_router.mailbox import Mailbox
-from trnrt_router.protocol import EngineRequest, FinishReason, SamplingParams, TokenDelta
+from trnrt_router.protocol import (
+    PROTOCOL_VERSION,
+    EngineRequest,
+    FinishReason,
+    SamplingParams,
+    TokenDelta,
+)
 from trnrt_router.worker import Worker, create_worker_app
 
 ENDLESS = Script(steps=((5,), (6,)), repeat=True)
@@ -328,7 +341,7 @@ def test_other_protocol_version_is_refused_by_name(socket_path, monkeypatch):
             return client.detail
 
     detail = asyncio.run(scenario())
-    assert "protocol 1" in detail
+    assert f"protocol {PROTOCOL_VERSION}" in detail
     assert "999" in detail
 
 
@@ -341,6 +354,27 @@ def test_abort_that_overtook_its_submit_is_sent_again(socket_path):
             await until(lambda: engine.aborted == ["r"])
 
     asyncio.run(scenario())
+
+
+def test_cache_is_told_over_the_wire(socket_path):
+    async def scenario():
+        engine = ScriptedEngine()
+        async with connected(socket_path, engine) as client:
+            await client.flush("tenant")
+            await client.flush(None)
+            await client.release_session("s")
+            engine.refusal = EngineUnavailable("draining")
+            with pytest.raises(Unavailable, match="draining"):
+                await client.flush(None)
+        with pytest.raises(EngineLost):
+            await client.flush(None)
+        with pytest.raises(EngineLost):
+            await client.release_session("s")
+        return engine
+
+    engine = asyncio.run(scenario())
+    assert engine.flushed == ["tenant", None]
+    assert engine.released == ["s"]
 
 
 def test_address_of_another_kind_is_refused():

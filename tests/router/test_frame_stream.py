@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import h11
 import msgspec
@@ -94,3 +95,17 @@ def test_what_the_receiver_raises_ends_the_stream():
 def test_silence_is_a_timeout():
     with pytest.raises(TimeoutError):
         read_from(OK, stays_open=True, silence_s=0.2)
+
+
+def test_reader_that_was_held_up_itself_does_not_call_it_silence():
+    heard = []
+
+    def be_held_up(message):
+        heard.append(message)
+        if len(heard) == 1:
+            time.sleep(0.8)
+
+    with pytest.raises((OSError, h11.RemoteProtocolError)) as caught:
+        read_from(OK, *[chunk(encode_frame(BEAT))] * 2, on_message=be_held_up, silence_s=0.5)
+    assert not isinstance(caught.value, TimeoutError)
+    assert heard == [BEAT] * 2

@@ -15,6 +15,8 @@ from trnrt_router.protocol import Beat, Frame, FrameReader, Hello, encode_frame
 from trnrt_router.worker import from_wire, to_wire
 
 MIRRORED = (
+    "CacheControl",
+    "CacheReport",
     "SamplingParams",
     "EngineRequest",
     "TokenLogprob",

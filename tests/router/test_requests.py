@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from support.demo_folder import DEMO_DIR
-from trnrt_router.errors import ContextTooLong, NotFound
-from trnrt_router.protocol import SamplingParams
+from trnrt_router.errors import ContextTooLong, InvalidRequest, NotFound
+from trnrt_router.protocol import CacheControl, CacheMode, SamplingParams
 from trnrt_router.requests import RequestPlanner
 
 HI = [{"role": "user", "content": "hi"}]
@@ -50,6 +50,7 @@ def test_every_field_of_a_request_reaches_the_engine(chat):
         n=2,
         session_id="s",
         cache_salt="salt",
+        cache={"mode": "write", "ttl_s": 60, "pin": True},
         priority=3,
     )
     first, second = plan.requests
@@ -59,7 +60,66 @@ def test_every_field_of_a_request_reaches_the_engine(chat):
     assert (first.choice_index, second.choice_index) == (0, 1)
     assert first.request_id != second.request_id
     assert (first.cache_salt, first.tenant, first.priority) == ("salt", "s", 3)
+    assert first.cache == CacheControl(mode=CacheMode.WRITE, ttl_s=60.0, pin=True, session_id="s")
     assert plan.route.session == "s"
+
+
+@pytest.mark.parametrize(
+    ("field", "control"),
+    [
+        (None, CacheControl()),
+        ("read", CacheControl(mode=CacheMode.READ)),
+        ("write", CacheControl()),
+        ("off", CacheControl(mode=CacheMode.OFF)),
+        ({}, CacheControl()),
+        ({"mode": "off", "pin": False, "ttl_s": None}, CacheControl(mode=CacheMode.OFF)),
+        ({"ttl_s": 0.5}, CacheControl(ttl_s=0.5)),
+    ],
+)
+def test_cache_control_is_short_or_in_full(chat, field, control):
+    assert chat(cache=field).requests[0].cache == control
+
+
+def test_cache_knows_the_session_of_a_header(chat):
+    plan = chat({"x-session-id": "from-header"}, cache={"pin": True})
+    assert plan.requests[0].cache.session_id == "from-header"
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ("on", "cache"),
+        (True, "cache"),
+        ({"mode": "on"}, "cache.mode"),
+        ({"ttl": 5}, "cache.ttl"),
+        ({"ttl_s": 0}, "cache.ttl_s"),
+        ({"ttl_s": -1}, "cache.ttl_s"),
+        ({"ttl_s": "60"}, "cache.ttl_s"),
+        ({"pin": "yes"}, "cache.pin"),
+        ({"pin": True}, "cache.pin"),
+        ({"mode": "read", "ttl_s": 5}, "cache.ttl_s"),
+        ({"mode": "off", "pin": True}, "cache.pin"),
+    ],
+)
+def test_wrong_cache_control_is_refused_by_name(planner, engine_info, field, param):
+    for body, plan in (
+        ({"messages": HI, "cache": field}, planner.plan_chat),
+        ({"prompt": "hi", "cache": field}, planner.plan_completion),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            plan(json.dumps(body).encode(), {}, engine_info)
+        assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_marks_reach_the_engine_of_a_chat_that_can_be_cached(planner, engine_info, chat):
+    assert chat().requests[0].marks == []  # shorter than any cached prefix
+    rules = {"role": "system", "content": "be brief. " * 40}
+    requests = chat(messages=[rules, *HI], n=2).requests
+    for request in requests:
+        system_end, question_end = request.marks
+        assert 64 < system_end < question_end < len(request.token_ids)
+    long_text = json.dumps({"prompt": "be brief. " * 40}).encode()
+    assert planner.plan_completion(long_text, {}, engine_info).requests[0].marks == []
 
 
 def test_silence_takes_the_models_defaults(chat, engine_info):

@@ -18,7 +18,6 @@ from trnrt_router.http_server import listen_tcp
 from trnrt_router.router_process import run_router
 from trnrt_router.supervisor import EngineCommand, Supervisor
 
-TESTS = Path(__file__).parents[1]
 CONFIG = RouterConfig(model_dir=DEMO_DIR, served_model_name="glm", first_byte_wait_s=0.05)
 ENDLESS = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "ignore_eos": True}
 WAIT_S = 100
@@ -35,7 +34,9 @@ class Running:
         self.supervisor = Supervisor(
             [
                 EngineCommand(
-                    name="0", argv=argv, environment=os.environ | {"PYTHONPATH": str(TESTS)}
+                    name="0",
+                    argv=argv,
+                    environment=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
                 )
             ],
             any_ready=lambda: client.state is EngineState.READY,

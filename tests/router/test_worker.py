@@ -17,11 +17,14 @@ from trnrt_router.engine_process import run_engine
 from trnrt_router.http_server import listen_unix, serving
 from trnrt_router.mailbox import Mailbox
 from trnrt_router.protocol import (
+    PROTOCOL_VERSION,
     EngineInfo,
     EngineRequest,
     EngineStats,
     FinishReason,
+    Flush,
     Refusal,
+    ReleaseSession,
     SamplingParams,
     TokenDelta,
     WorkerHealth,
@@ -150,7 +153,9 @@ def test_health_info_and_stats_say_what_they_are_named_for(tmp_path):
         ("/abort", b"{}", 400, "ValidationError"),
         (
             "/submit",
-            msgspec.msgpack.encode({"protocol": 1, "stream_id": "gone", "requests": []}),
+            msgspec.msgpack.encode(
+                {"protocol": PROTOCOL_VERSION, "stream_id": "gone", "requests": []}
+            ),
             410,
             "StreamGone",
         ),
@@ -178,16 +183,18 @@ def test_everything_but_health_is_refused_while_loading(tmp_path):
                 httpx.AsyncClient(transport=transport, base_url="http://engine") as http,
             ):
                 health = await http.get("/health")
-                others = [
-                    await http.get(place) for place in ("/info", "/stats", "/stream?protocol=1")
-                ]
+                stream = f"/stream?protocol={PROTOCOL_VERSION}"
+                others = [await http.get(place) for place in ("/info", "/stats", stream)]
+                for place, body in (("/flush", Flush()), ("/release-session", ReleaseSession("s"))):
+                    content = msgspec.msgpack.encode(body)
+                    others.append(await http.post(place, content=content))
                 return health, others
 
     health, others = asyncio.run(main())
     assert msgspec.msgpack.decode(health.content, type=WorkerHealth) == WorkerHealth(
         "loading", "reading weights, 40 %"
     )
-    assert [reply.status_code for reply in others] == [503] * 3
+    assert [reply.status_code for reply in others] == [503] * 5
     assert msgspec.msgpack.decode(others[0].content, type=Refusal).message.endswith("40 %")
 
 

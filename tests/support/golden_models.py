@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from trnrt_kernels.models.glm5_next.inputs import DecodeInputs, PrefillInputs
 from trnrt_kernels.models.glm5_next.model import Model
 from trnrt_kernels.models.glm5_next.weights import load_weights
 from trnrt_kernels.numeric import NumericMode
+from trnrt_kernels.serving import MAX_EXPORTS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "glm5_next"
 CASES = ("kpool4", "kpool16", "shared_indexer", "long_group", "fp8_block")
@@ -89,23 +91,39 @@ class Sequences:
         return NUM_SCRATCH + sequence + self.num_sequences * torch.arange(PAGES_A_SEQUENCE)
 
     def chunk_inputs(
-        self, sequence: int, token_ids: Tensor, start: int, *, rows: int | None = None
+        self,
+        sequence: int,
+        token_ids: Tensor,
+        start: int,
+        *,
+        rows: int | None = None,
+        exports: Mapping[int, int] | None = None,
     ) -> PrefillInputs:
-        """Inputs of a chunk, padded to `rows`."""
+        """Inputs of a chunk, padded to `rows`; `exports` maps rows to sequences' slots."""
         count = token_ids.shape[0]
+        pairs = [(row, self.slot(to)) for row, to in (exports or {}).items()]
+        pairs += [(64, 0)] * (MAX_EXPORTS - len(pairs)) * (exports is not None)
         return PrefillInputs(
             token_ids_T=torch.nn.functional.pad(token_ids, (0, (rows or count) - count)),
             start=torch.tensor([start]),
             num_tokens=torch.tensor([count]),
             state_slot=torch.tensor([self.slot(sequence)]),
             block_table_P=self.pages(sequence),
+            export_rows_E=torch.tensor([row for row, _ in pairs], dtype=torch.int64),
+            export_slots_E=torch.tensor([slot for _, slot in pairs], dtype=torch.int64),
         )
 
     def prefill(
-        self, sequence: int, token_ids: Tensor, start: int = 0, *, rows: int | None = None
+        self,
+        sequence: int,
+        token_ids: Tensor,
+        start: int = 0,
+        *,
+        rows: int | None = None,
+        exports: Mapping[int, int] | None = None,
     ) -> Tensor:
         """Append a chunk and return the logits of its tokens."""
-        inputs = self.chunk_inputs(sequence, token_ids, start, rows=rows)
+        inputs = self.chunk_inputs(sequence, token_ids, start, rows=rows, exports=exports)
         return self.model.prefill_logits(inputs, self.caches, torch.arange(token_ids.shape[0]))
 
     def batch_inputs(

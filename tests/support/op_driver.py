@@ -69,6 +69,8 @@ class OpDriver:
             "num_tokens": torch.tensor([streams_TND.shape[0]]),
             "state_slot": torch.tensor([1 + sequence]),
             "block_table_P": self.block_table(sequence),
+            "export_rows_E": torch.empty(0, dtype=torch.int64),
+            "export_slots_E": torch.empty(0, dtype=torch.int64),
             "streams_TND": streams_TND,
         }
         return self._call(Phase.PREFILL, inputs | more)

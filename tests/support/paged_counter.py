@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trnrt_engine.plan import SchedulerOutput, StepResult
+from trnrt_engine.plan import Restore, SchedulerOutput, StepResult
 
 VOCAB_SIZE = 97
 _MODULUS = 2_147_483_647
@@ -77,11 +77,15 @@ class PagedCounter:
         """Execute one plan."""
         if plan.prefill is not None:
             chunk = plan.prefill
-            draws = [
-                self._step(chunk.state_slot, chunk.page_ids, chunk.start + offset, token_id)
-                for offset, token_id in enumerate(chunk.token_ids)
-            ]
-            rows = [(chunk.state_slot, draws[-1])] if chunk.samples else []
+            if chunk.restore is not None:
+                self._restore(chunk.state_slot, chunk.restore)
+            exports = {export.num_tokens: export.state_slot for export in chunk.exports}
+            slot, end = chunk.state_slot, chunk.start + len(chunk.token_ids)
+            for offset, token_id in enumerate(chunk.token_ids):
+                self._advance(slot, chunk.page_ids, chunk.start + offset, token_id)
+                if offset + 1 in exports:
+                    self._states[exports[offset + 1]] = self._states[slot]
+            rows = [(slot, self._draw(slot, chunk.page_ids, end))] if chunk.samples else []
         else:
             rows = []
             for row in plan.decode:
@@ -89,12 +93,9 @@ class PagedCounter:
                 if token_id is None:
                     drawn = self._last.token_ids
                     token_id = drawn[row.previous_row] if drawn else 0
-                rows.append(
-                    (
-                        row.state_slot,
-                        self._step(row.state_slot, row.page_ids, row.position, token_id),
-                    )
-                )
+                slot = row.state_slot
+                self._advance(slot, row.page_ids, row.position, token_id)
+                rows.append((slot, self._draw(slot, row.page_ids, row.position + 1)))
         self._last = StepResult(
             token_ids=[token_id for _, token_id in rows],
             logprobs=[-0.5] * len(rows),
@@ -107,13 +108,20 @@ class PagedCounter:
         """Note a step that failed: nothing can stand on what it would have drawn."""
         self._last = StepResult()
 
-    def _step(self, slot: int, page_ids: Sequence[int], position: int, token_id: int) -> int:
+    def _restore(self, slot: int, restore: Restore) -> None:
+        self._states[slot] = self._states[restore.state_slot]
+        for source, target in restore.page_copies:
+            for offset in range(self._page_size):
+                self._pages[target, offset] = self._pages.get((source, offset), -1)
+
+    def _advance(self, slot: int, page_ids: Sequence[int], position: int, token_id: int) -> None:
         count, state = self._states.get(slot, (0, 0)) if position else (0, 0)
-        state = mix(state, token_id + 1_000 * (count - position))
-        self._states[slot] = (position + 1, state)
+        self._states[slot] = (position + 1, mix(state, token_id + 1_000 * (count - position)))
         self._pages[page_ids[position // self._page_size], position % self._page_size] = token_id
+
+    def _draw(self, slot: int, page_ids: Sequence[int], num_tokens: int) -> int:
         seen = [
             self._pages.get((page_ids[p // self._page_size], p % self._page_size), -1)
-            for p in range(position + 1)
+            for p in range(num_tokens)
         ]
-        return draw(state, seen)
+        return draw(self._states[slot][1], seen)

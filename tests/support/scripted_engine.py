@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trnrt_engine.api import (
+    CacheReport,
     EngineHealth,
     EngineInfo,
     EngineRequest,
@@ -57,6 +58,7 @@ class Script:
     repeat: bool = False
     prefill_s: float = 0.0
     num_cached_tokens: int = 0
+    cache_report: CacheReport | None = None
     fail_after: int | None = None
     lose_engine_after: int | None = None
 
@@ -68,19 +70,27 @@ class _Running:
     starts_at: float
     num_output: int = 0
     groups: itertools.chain[Sequence[int]] = field(init=False)
+    unsent_report: CacheReport | None = field(init=False)
 
     def __post_init__(self) -> None:
         steps = self.script.steps
         self.groups = itertools.chain(
             itertools.chain.from_iterable(itertools.repeat(steps)) if self.script.repeat else steps
         )
+        self.unsent_report = self.script.cache_report
+
+    def take_report(self) -> CacheReport | None:
+        """Return the report once: it belongs to the first delta."""
+        report, self.unsent_report = self.unsent_report, None
+        return report
 
 
 @dataclass
 class ScriptedEngine:
     """Plays `script`, or what `script_for` answers, for every request; one group a step.
 
-    `requests` and `aborted` record what arrived. `step_gate` stops the steps while it is clear.
+    `requests`, `aborted`, `flushed` and `released` record what arrived. `step_gate` stops the
+    steps while it is clear.
     """
 
     info: EngineInfo = INFO
@@ -90,6 +100,8 @@ class ScriptedEngine:
     refusal: Exception | None = None
     requests: list[EngineRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    flushed: list[str | None] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
     on_lost: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
@@ -121,6 +133,14 @@ class ScriptedEngine:
     async def abort(self, request_id: str) -> None:
         if self._running.pop(request_id, None) is not None:
             self.aborted.append(request_id)
+
+    async def flush(self, salt: str | None) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.flushed.append(salt)
+
+    async def release_session(self, session_id: str) -> None:
+        self.released.append(session_id)
 
     async def frames(self) -> AsyncIterator[list[TokenDelta]]:
         loop = asyncio.get_running_loop()
@@ -193,6 +213,7 @@ class ScriptedEngine:
             num_prompt_tokens=len(running.request.token_ids),
             num_cached_tokens=running.script.num_cached_tokens,
             num_output_tokens=running.num_output,
+            cache_report=running.take_report(),
             **fields,  # type: ignore[arg-type]
         )
 
@@ -261,8 +282,7 @@ class ScriptedEngineClient:
 
     async def submit(self, requests: Sequence[protocol.EngineRequest], sink: DeltaSink) -> None:
         self.num_submits += 1
-        if self.state is not EngineState.READY:
-            raise EngineLost(f"engine {self.name} is {self.state}")
+        self._check_ready()
         try:
             for request in requests:
                 await self.engine.submit(from_wire(request))
@@ -277,6 +297,18 @@ class ScriptedEngineClient:
             if self._sinks.pop(request_id, None) is not None:
                 self.engine._running.pop(request_id, None)
                 self.engine.aborted.append(request_id)
+
+    async def flush(self, salt: str | None) -> None:
+        self._check_ready()
+        await self.engine.flush(salt)
+
+    async def release_session(self, session_id: str) -> None:
+        self._check_ready()
+        await self.engine.release_session(session_id)
+
+    def _check_ready(self) -> None:
+        if self.state is not EngineState.READY:
+            raise EngineLost(f"engine {self.name} is {self.state}")
 
     async def close(self) -> None:
         self.kill()

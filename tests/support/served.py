@@ -57,11 +57,16 @@ class Served:
     def readiness(self) -> dict[str, object]:
         return httpx.get(f"{self.url}/ready", timeout=10).json()
 
-    def metric(self, name: str) -> float:
-        """Return the sum of a metric over its labels."""
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric over all labels that are not named."""
         text = httpx.get(f"{self.url}/metrics", timeout=10).text
-        pattern = rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+-]+)$"
-        return sum(float(value) for value in re.findall(pattern, text, re.MULTILINE))
+        pattern = rf"^{name}(?:\{{([^}}]*)\}})? ([0-9.e+-]+)$"
+        wanted = {f'{key}="{value}"' for key, value in labels.items()}
+        return sum(
+            float(value)
+            for found, value in re.findall(pattern, text, re.MULTILINE)
+            if wanted <= set(found.split(","))
+        )
 
     def wait_until(self, condition: Callable[[], bool], *, limit_s: float = 60.0) -> None:
         deadline = time.monotonic() + limit_s

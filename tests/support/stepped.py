@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 
-from trnrt_engine.api import EngineRequest, SamplingParams, TokenDelta
+from trnrt_engine.api import CacheReport, EngineRequest, SamplingParams, TokenDelta
 from trnrt_engine.core import EngineCore, Stepper
 from trnrt_engine.intake import make_request
+
+REQUEST_FIELDS = frozenset(EngineRequest.__struct_fields__)
 
 
 class SteppedCore:
@@ -24,12 +26,17 @@ class SteppedCore:
     def submit(
         self, name: str, prompt: list[int], *, prior: list[int] | None = None, **sampling
     ) -> None:
-        """Queue a request; greedy and 8 tokens unless told otherwise."""
+        """Queue a request; greedy and 8 tokens unless told otherwise.
+
+        Sampling fields and request fields may be mixed.
+        """
+        fields = {k: sampling.pop(k) for k in list(sampling) if k in REQUEST_FIELDS}
         spec = EngineRequest(
             request_id=name,
             token_ids=prompt,
             prior_output_ids=prior or [],
             sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **sampling}),
+            **fields,
         )
         self.core.scheduler.add(make_request(spec, self.core.limits, arrival_s=0.0))
         self._settle(self.core.scheduler.take_deltas())
@@ -40,9 +47,9 @@ class SteppedCore:
         self._settle(self.core.scheduler.take_deltas())
 
     def step(self) -> bool:
-        """Run one step; False when no request is left."""
+        """Run one step; False when no request and no copy is left."""
         self._settle(self._stepper.step())
-        return self.core.scheduler.has_work
+        return self.core.scheduler.has_work or self.core.cache.is_copying
 
     def run(self) -> None:
         """Step until no request is left."""
@@ -63,9 +70,17 @@ class SteppedCore:
         assert last.finish_reason is not None
         return last
 
+    def report(self, name: str) -> CacheReport:
+        """What a request that has started found in the prefix cache."""
+        first, *later = self.deltas[name]
+        assert all(delta.cache_report is None for delta in later)
+        return first.cache_report
+
     def is_all_free(self) -> bool:
-        """Every page and slot is free."""
+        """Every page and slot is free, once what is cached is forgotten."""
         cache = self.core.cache
+        cache.flush()
+        cache.check_integrity([])
         return (
             cache.num_free_pages == cache.num_pages
             and cache.num_free_state_slots == cache.num_state_slots

@@ -22,14 +22,14 @@ from trnrt_kernels.serving import ServingShape
 WINDOW = 512
 
 
-def load_tiny_model(folder: Path) -> Model:
+def load_tiny_model(folder: Path, *, window: int = WINDOW) -> Model:
     """Make a checkpoint and load it, float32 and strict; a short Sinkhorn keeps steps quick."""
     make_tiny_checkpoint(
         folder,
         fp8=False,
         dtype=torch.float32,
         num_shards=1,
-        max_position_embeddings=WINDOW,
+        max_position_embeddings=window,
         hc_sinkhorn_iters=3,
         num_nextn_predict_layers=0,
     )
@@ -42,10 +42,22 @@ def tiny_core(
     *,
     max_num_seqs: int = 4,
     max_num_batched_tokens: int = 128,
+    max_model_len: int | None = None,
     eos_token_ids: tuple[int, ...] = (),
     num_steps_ahead: int = 0,
+    num_bundle_slots: int | None = None,
+    page_size: int | None = None,
+    num_pages: int | None = None,
+    cache_id: bytes = bytes(32),
+    **tiers,
 ) -> EngineCore:
-    """Put fresh caches and a scheduler around a model."""
+    """Put fresh caches and a scheduler around a model.
+
+    Args:
+        num_bundle_slots: None = no prefix cache.
+        page_size, num_pages: None = what the window gives; scratch not counted.
+        cache_id: of the model's numbers. tiers: stores below the device, as `LowerTiers` has them.
+    """
     shape = ServingShape.resolve(
         window=model.config.max_position_embeddings,
         index_kpool=model.config.index_kpool,
@@ -53,13 +65,22 @@ def tiny_core(
         dtype="float32",
         numeric_mode="strict",
         max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
     )
+    if page_size is not None:
+        shape = dataclasses.replace(shape, page_size=page_size)
+    memory = plan_memory(model.config, shape)
+    if num_pages is not None:
+        memory = dataclasses.replace(memory, num_pages=num_pages + memory.num_scratch)
     core = make_core(
         model,
         shape,
-        plan_memory(model.config, shape),
+        memory,
         GenerationConfig(eos_token_ids, SamplingParams()),
         model_name="tiny",
+        num_bundle_slots=num_bundle_slots,
+        cache_id=cache_id,
+        **tiers,
     )
     return dataclasses.replace(core, num_steps_ahead=num_steps_ahead)

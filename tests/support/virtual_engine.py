@@ -21,6 +21,7 @@ class VirtualEngine:
 
     Args:
         depth: plans made ahead of results, 0 or 1.
+        num_bundle_slots: None = no prefix cache.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class VirtualEngine:
         depth: int = 0,
         step_s: float = 0.01,
         model: PagedCounter | QuickModel | None = None,
+        num_bundle_slots: int | None = None,
     ) -> None:
         self.now_s = 100.0
         self.metrics = EngineMetrics()
@@ -43,6 +45,9 @@ class VirtualEngine:
             page_size=page_size,
             num_state_slots=max_num_seqs + depth,
             num_scratch=NUM_SCRATCH,
+            num_bundle_slots=num_bundle_slots,
+            cache_id=b"virtual",
+            clock=lambda: self.now_s,
         )
         self.scheduler = Scheduler(
             cache=self.cache,
@@ -119,7 +124,9 @@ class VirtualEngine:
         return last
 
     def is_empty(self) -> bool:
-        """Every page and slot is free."""
+        """Every page and slot is free, once what is cached is forgotten."""
+        self.cache.flush()
+        self.cache.check_integrity([])
         return (
             self.cache.num_free_pages == self.cache.num_pages
             and self.cache.num_free_state_slots == self.cache.num_state_slots

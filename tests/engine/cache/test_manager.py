@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.cache.sequence import Admission
 from trnrt_engine.errors import IntegrityError
 
 
@@ -21,7 +22,7 @@ def test_pages_hold_their_tokens(tokens: int, pages: int) -> None:
 
 def test_sequence_grows_into_what_it_reserved() -> None:
     cache = cache_of()
-    sequence = cache.admit(200)
+    sequence = cache.admit(Admission(max_tokens=200))
     assert sequence.page_ids == []
     cache.grow(sequence, 64)
     cache.grow(sequence, 64)
@@ -39,19 +40,19 @@ def test_sequence_grows_into_what_it_reserved() -> None:
 
 def test_no_room_is_none_and_takes_nothing() -> None:
     cache = cache_of()
-    first = cache.admit(65)
-    assert cache.admit(449) is None
-    second = cache.admit(384)
-    assert cache.admit(0) is None  # no slot
+    first = cache.admit(Admission(max_tokens=65))
+    assert cache.admit(Admission(max_tokens=449)) is None
+    second = cache.admit(Admission(max_tokens=384))
+    assert cache.admit(Admission(max_tokens=0)) is None  # no slot
     cache.check_integrity([first, second])
     assert cache.num_free_state_slots == 0
     cache.release(first)
-    assert cache.admit(128) is not None
+    assert cache.admit(Admission(max_tokens=128)) is not None
 
 
 def test_forgotten_holder_is_found() -> None:
     cache = cache_of()
-    sequence = cache.admit(100)
+    sequence = cache.admit(Admission(max_tokens=100))
     with pytest.raises(IntegrityError):
         cache.check_integrity([])
     sequence.num_reserved_pages -= 1

@@ -13,7 +13,7 @@ def test_pages_are_handed_out_once_and_above_scratch() -> None:
     pool.reserve(5)
     pages = [pool.allocate_reserved() for _ in range(5)]
     assert sorted(pages) == [3, 4, 5, 6, 7]
-    assert (pool.num_free, pool.num_reserved, pool.num_available) == (0, 0, 0)
+    assert (pool.num_free, pool.num_reserved, pool.num_available()) == (0, 0, 0)
     pool.check_integrity(pages)
     pool.free(pages)
     pool.check_integrity([])
@@ -22,11 +22,24 @@ def test_pages_are_handed_out_once_and_above_scratch() -> None:
 def test_reserved_pages_are_free_and_not_available() -> None:
     pool = PagePool(4, first_id=0)
     pool.reserve(3)
-    assert (pool.num_free, pool.num_available) == (4, 1)
-    assert pool.can_reserve(1)
-    assert not pool.can_reserve(2)
+    assert (pool.num_free, pool.num_available()) == (4, 1)
+    assert pool.num_available(2) == 3
     with pytest.raises(IntegrityError, match="reserving 2 pages of 1"):
         pool.reserve(2)
+
+
+def test_what_can_be_evicted_can_be_promised_but_not_handed_out() -> None:
+    pool = PagePool(2, first_id=0)
+    pool.reserve(2)
+    held = [pool.allocate_reserved() for _ in range(2)]
+    pool.reserve(1, num_evictable=1)
+    pool.check_integrity(held, num_evictable=1)
+    with pytest.raises(IntegrityError, match="1 reserved of 0 free and 0 evictable"):
+        pool.check_integrity(held)
+    with pytest.raises(IntegrityError, match="no page is free"):
+        pool.allocate_reserved()
+    pool.free(held[:1])
+    assert pool.allocate_reserved() == held[0]
 
 
 def test_page_that_is_not_in_use_cannot_be_freed() -> None:

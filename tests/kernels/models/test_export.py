@@ -55,8 +55,11 @@ def segments_of_each_kind(model: Model) -> list[Segment]:
     return list({segment.kind: segment for segment in reversed(model.plan)}.values())
 
 
-def example(model: Model, segment: Segment, phase: Phase) -> tuple[SegmentCall, list[Tensor]]:
+def example(
+    model: Model, segment: Segment, phase: Phase, *, exports: dict[int, int] | None = None
+) -> tuple[SegmentCall, list[Tensor]]:
     """A segment's call and real tensors for it: sequence 1 continued at position 21."""
+    count = 64 if exports else 40
     sequences = Sequences.make(model, 3)
     ids = random_ids(model, 21, seed=0)
     for index in range(3):
@@ -64,7 +67,9 @@ def example(model: Model, segment: Segment, phase: Phase) -> tuple[SegmentCall, 
     inputs = (
         sequences.batch_inputs([0, 1, 2], [4, 5, 6], [21, 21, 21], rows=ROWS[phase])
         if phase is Phase.DECODE
-        else sequences.chunk_inputs(1, random_ids(model, 40, seed=1), 21, rows=ROWS[phase])
+        else sequences.chunk_inputs(
+            1, random_ids(model, count, seed=1), 21, rows=ROWS[phase], exports=exports
+        )
     )
     call = segment_call(segment.kind, phase, model.config, row_tile=model.row_tile)
     generator = torch.Generator().manual_seed(0)
@@ -111,22 +116,31 @@ def test_segments_export(case: str, phase: Phase) -> None:
     model = golden_model(case)
     for segment in segments_of_each_kind(model):
         call, tensors = example(model, segment, phase)
-        captured, plain = export_twice(call, tensors)
-        assert [t for t in call_targets(captured) if is_trnrt_op(t)] == [
-            get_op(phase, call.spec.name)
-        ]
-        targets = list(call_targets(plain))
-        assert not [t for t in targets if is_trnrt_op(t)]
-        assert not DATA_DEPENDENT & {str(t).rpartition(".")[0] for t in targets}
-        values = [n.meta["val"] for n in plain.graph.nodes if "val" in n.meta]
-        sizes = [size for v in values if isinstance(v, Tensor) for size in v.shape]
-        assert all(type(size) is int for size in sizes)
-        caches = set(call.spec.names(Role.CACHE))
-        assert not caches or mutated_names(plain, call) == caches
-        exported, eager = ([t.clone() for t in tensors] for _ in range(2))
-        results = list(plain.module()(*exported))
-        expected = list(call.step_fn(get_reference)(*eager))
-        assert are_equal([*results, *exported], [*expected, *eager]), segment.kind
+        check_export(call, tensors)
+
+
+def test_a_chunk_that_exports_states_exports() -> None:
+    model = golden_model("kpool4")
+    call, tensors = example(model, Segment(SegmentKind.KDA, 0), Phase.PREFILL, exports={64: 2})
+    check_export(call, tensors)
+
+
+def check_export(call: SegmentCall, tensors: list[Tensor]) -> None:
+    phase = call.spec.phase
+    captured, plain = export_twice(call, tensors)
+    assert [t for t in call_targets(captured) if is_trnrt_op(t)] == [get_op(phase, call.spec.name)]
+    targets = list(call_targets(plain))
+    assert not [t for t in targets if is_trnrt_op(t)]
+    assert not DATA_DEPENDENT & {str(t).rpartition(".")[0] for t in targets}
+    values = [n.meta["val"] for n in plain.graph.nodes if "val" in n.meta]
+    sizes = [size for v in values if isinstance(v, Tensor) for size in v.shape]
+    assert all(type(size) is int for size in sizes)
+    caches = set(call.spec.names(Role.CACHE))
+    assert not caches or mutated_names(plain, call) == caches
+    exported, eager = ([t.clone() for t in tensors] for _ in range(2))
+    results = list(plain.module()(*exported))
+    expected = list(call.step_fn(get_reference)(*eager))
+    assert are_equal([*results, *exported], [*expected, *eager]), call.kind
 
 
 def test_an_undeclared_write_would_be_seen() -> None:

@@ -116,6 +116,22 @@ def test_fp8_latents_run_and_are_read_after_rounding(case: str) -> None:
     assert at_once.caches.layers[model.config.dsa_layers[0]]["latents"].element_size() == 1
 
 
+@pytest.mark.parametrize("case", ["kpool4", "shared_indexer"])
+def test_fp8_latents_of_a_decode_step_are_read_after_rounding(case: str) -> None:
+    """A prefill is proven above to round first; a decode agrees with it."""
+    model = golden_model(case)
+    ids = random_ids(model, 71, seed=5)
+    chunk, steps, exact = (
+        Sequences.make(model, 1, fill=math.nan, latent_dtype=latent_dtype)
+        for latent_dtype in (torch.float8_e4m3fn, torch.float8_e4m3fn, None)
+    )
+    expected = chunk.prefill(0, ids)[61:]
+    steps.prefill(0, ids[:61])
+    found = [steps.decode([0], [int(ids[p])], [p])[0] for p in range(61, 71)]
+    assert largest_difference([torch.stack(found)], [expected]) < FLOAT_ERROR
+    assert largest_difference([exact.prefill(0, ids)[61:]], [expected]) > 100 * FLOAT_ERROR
+
+
 def test_sampled_and_greedy_steps() -> None:
     model = golden_model("kpool4")
     sequences = Sequences.make(model, 3)

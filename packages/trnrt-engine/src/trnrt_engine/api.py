@@ -21,6 +21,50 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class CacheMode(StrEnum):
+    """What a request may do with cached prefixes.
+
+    READ uses them and leaves none; WRITE uses and leaves them; OFF computes everything.
+    """
+
+    READ = "read"
+    WRITE = "write"
+    OFF = "off"
+
+
+class CacheControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one request uses the prefix cache.
+
+    Fields:
+        ttl_s: seconds after which what it leaves is dropped; None = as long as there is room.
+        pin: keep what it leaves until its session is released or `ttl_s` is over.
+        session_id: the conversation it belongs to; empty = none.
+    """
+
+    mode: CacheMode = CacheMode.WRITE
+    ttl_s: float | None = None
+    pin: bool = False
+    session_id: str = ""
+
+
+class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request found in the prefix cache.
+
+    Fields:
+        kv_depth: prompt tokens whose pages were found.
+        state_depth: position of the deepest complete bundle within them: the hit.
+        replayed: tokens with pages that were computed again, for want of a bundle behind them.
+        tier: where the bundle lay (`device`, `host`, `disk`); empty without a hit.
+        reason: how it hit, or why not, as `trnrt_engine.cache.report.Reason` spells it.
+    """
+
+    kv_depth: int = 0
+    state_depth: int = 0
+    replayed: int = 0
+    tier: str = ""
+    reason: str = ""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the next token of one request is drawn.
 
@@ -61,6 +105,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         marks: prompt positions worth a cache bundle (tokens before the mark), ascending.
         cache_salt: isolates cached prefixes; tenant: whom the work is charged to.
         priority: lower runs first. deadline_s: seconds from submission.
+        cache: how the prefix cache is used.
     """
 
     request_id: str
@@ -73,6 +118,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tenant: str = ""
     priority: int = 0
     deadline_s: float | None = None
+    cache: CacheControl = CacheControl()
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +145,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
         finish_reason: set in the last delta only.
         stop_token_id: the id that ended the request (counts as output, is not text).
         num_output_tokens: output so far, prior output included.
+        cache_report: in the first delta only.
     """
 
     request_id: str
@@ -110,6 +157,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+    cache_report: CacheReport | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +212,19 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of load and counters; counters never decrease.
 
     Fields:
+        free_pages: pages that hold nothing. cached_pages: pages of the prefix cache nobody uses.
+        free_state_slots, total_state_slots: those of sequences and bundles.
+        num_bundles: positions of the prefix cache that can be hit.
         prompt_tokens: prompt tokens computed; generation_tokens: tokens handed out.
+        cache_hit_tokens: prompt tokens not computed. cache_lookups: admissions by reason.
+        evicted_pages, evicted_bundles: given up for room.
+        skipped_bundles: wanted, and no slot could be had.
+        cache_tier_hit_tokens: those of cache_hit_tokens, by the tier they came from.
+        cache_bytes_written, cache_bytes_loaded: copied to and from the tiers below the device.
+        cache_skipped_writes: bundles not copied down for want of room beside what runs.
+        cache_failed_writes: pages and states a tier did not take.
+        cache_loads: bundles asked of the tiers below; cache_late_loads, cache_failed_loads: those
+            that were given up, their prompts computed.
         queue_s: submission to admission. time_to_first_token_s: submission to first token.
         inter_token_s: between two tokens of a request. step_s: launch to result of a step.
     """
@@ -173,14 +233,29 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_running: int = 0
     free_pages: int = 0
     total_pages: int = 0
+    cached_pages: int = 0
     free_state_slots: int = 0
     total_state_slots: int = 0
+    num_bundles: int = 0
     steps: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     requests_finished: int = 0
     requests_failed: int = 0
     requests_aborted: int = 0
+    cache_hit_tokens: int = 0
+    cache_lookups: dict[str, int] = {}
+    evicted_pages: int = 0
+    evicted_bundles: int = 0
+    skipped_bundles: int = 0
+    cache_tier_hit_tokens: dict[str, int] = {}
+    cache_bytes_written: dict[str, int] = {}
+    cache_bytes_loaded: dict[str, int] = {}
+    cache_skipped_writes: int = 0
+    cache_failed_writes: int = 0
+    cache_loads: int = 0
+    cache_late_loads: int = 0
+    cache_failed_loads: int = 0
     queue_s: HistogramSnapshot = HistogramSnapshot()
     time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
     inter_token_s: HistogramSnapshot = HistogramSnapshot()

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from trnrt_engine.api import EngineRequest
-from trnrt_engine.plan import DecodeRow, PrefillChunk
+from trnrt_engine.plan import DecodeRow, Export, PrefillChunk
 from trnrt_kernels.counter_rng import request_seed
 from trnrt_kernels.models.glm5_next.inputs import DecodeInputs, PrefillInputs
 from trnrt_kernels.sampling import SamplingInputs
+from trnrt_kernels.serving import GRID, MAX_EXPORTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,25 @@ def prefill_inputs(chunk: PrefillChunk, tables: BlockTables, buckets: Buckets) -
     num_rows = smallest_bucket(buckets.prefill_rows, num_tokens)
     num_pages = smallest_bucket(buckets.context_pages, len(chunk.page_ids))
     slot_1 = torch.tensor([chunk.state_slot])
+    exports = _padded_exports(chunk.exports)
     return PrefillInputs(
         token_ids_T=torch.tensor([*chunk.token_ids, *(0,) * (num_rows - num_tokens)]),
         start=torch.tensor([chunk.start]),
         num_tokens=torch.tensor([num_tokens]),
         state_slot=slot_1,
         block_table_P=tables.rows(slot_1, num_pages)[0],
+        export_rows_E=torch.tensor([rows for rows, _ in exports], dtype=torch.int64),
+        export_slots_E=torch.tensor([slot for _, slot in exports], dtype=torch.int64),
     )
+
+
+def _padded_exports(exports: Sequence[Export]) -> list[tuple[int, int]]:
+    """Return (rows, slot) of what a chunk exports: none, or as many as can be.
+
+    Unused ones name the first grid step, which a chunk that exports has, and scratch slot 0.
+    """
+    named = [(export.num_tokens, export.state_slot) for export in exports]
+    return [*named, *[(GRID, 0)] * (MAX_EXPORTS - len(named))] if named else []
 
 
 def decode_inputs(

@@ -27,6 +27,11 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     graphs: str = "auto"
     cache_gib: float | None = None
+    prefix_cache: str = "on"
+    cache_host_gib: float = 0.0
+    cache_host_dir: str | None = None
+    cache_disk_gib: float = 16.0
+    cache_disk_dir: str | None = None
     max_waiting: int = 256
 
     def __post_init__(self) -> None:
@@ -38,5 +43,9 @@ class EngineConfig:
                 option.type.convert(value, None, None)
             except click.BadParameter as error:
                 raise ValueError(f"{name} is {value!r}: {error.message}") from error
+        if self.cache_host_dir is not None and not self.cache_host_gib:
+            raise ValueError(
+                f"cache_host_dir is {self.cache_host_dir!r}, and cache_host_gib, its size, is 0"
+            )
         if self.max_waiting < 0:
             raise ValueError(f"max_waiting is {self.max_waiting}, must be at least 0")

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from trnrt_engine.api import EngineInfo, EngineStats, TokenDelta
 from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.cache.report import Reason
 from trnrt_engine.errors import StepFailed
 from trnrt_engine.intake import RequestLimits
 from trnrt_engine.metrics import EngineMetrics
@@ -17,6 +18,8 @@ from trnrt_engine.plan import SchedulerOutput, StepResult
 from trnrt_engine.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
+
+COPY_WAIT_S = 0.005  # a new request or an abort waits at most so long for a copy
 
 
 class StepHandle(Protocol):
@@ -77,6 +80,8 @@ class Stepper:
         if plan is not None:
             self._core.metrics.step_s.observe(self._clock() - started_s)
         self._started_s = None
+        if plan is None:
+            self._core.cache.wait_for_copies(COPY_WAIT_S)
         return scheduler.take_deltas()
 
     def _launch(self, plan: SchedulerOutput) -> StepHandle:
@@ -113,19 +118,35 @@ class _FailedLaunch:
 def stats_of(core: EngineCore) -> EngineStats:
     """Take a snapshot of a core; may be called from any thread."""
     metrics, cache, scheduler = core.metrics, core.cache, core.scheduler
+    counters, below = cache.counters, cache.tier_counters
     return EngineStats(
         num_waiting=len(scheduler.waiting),
         num_running=len(scheduler.running),
         free_pages=cache.num_free_pages,
         total_pages=cache.num_pages,
+        cached_pages=cache.num_cached_pages,
         free_state_slots=cache.num_free_state_slots,
         total_state_slots=cache.num_state_slots,
+        num_bundles=cache.num_bundles,
         steps=metrics.steps,
         prompt_tokens=metrics.prompt_tokens,
         generation_tokens=metrics.generation_tokens,
         requests_finished=metrics.requests_finished,
         requests_failed=metrics.requests_failed,
         requests_aborted=metrics.requests_aborted,
+        cache_hit_tokens=counters.hit_tokens,
+        cache_lookups={reason.value: counters.lookups[reason] for reason in Reason},
+        evicted_pages=counters.evicted_pages,
+        evicted_bundles=counters.evicted_bundles,
+        skipped_bundles=counters.skipped_bundles,
+        cache_tier_hit_tokens=dict(counters.tier_hit_tokens),
+        cache_bytes_written=dict(below.bytes_written),
+        cache_bytes_loaded=dict(below.bytes_loaded),
+        cache_skipped_writes=below.skipped_writes,
+        cache_failed_writes=below.failed_writes,
+        cache_loads=below.loads,
+        cache_late_loads=below.late_loads,
+        cache_failed_loads=below.failed_loads,
         queue_s=metrics.queue_s.snapshot(),
         time_to_first_token_s=metrics.time_to_first_token_s.snapshot(),
         inter_token_s=metrics.inter_token_s.snapshot(),

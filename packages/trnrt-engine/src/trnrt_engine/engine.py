@@ -26,7 +26,7 @@ from trnrt_engine.core import EngineCore, stats_of
 from trnrt_engine.errors import DuplicateRequest, EngineOverloaded, EngineUnavailable
 from trnrt_engine.feed import Feed
 from trnrt_engine.intake import Turnover, make_request
-from trnrt_engine.loop import Abort, Close, EngineLoop
+from trnrt_engine.loop import Abort, Close, EngineLoop, Flush, ReleaseSession
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +142,14 @@ class Engine:
     async def abort(self, request_id: str) -> None:
         """End a request; it is told so in a last delta. Unknown ids have ended already."""
         self._abort(request_id)
+
+    async def flush(self, salt: str | None = None) -> None:
+        """Forget what is cached under a salt, or everything; before the next step."""
+        self._loop.send(Flush(salt))
+
+    async def release_session(self, session_id: str) -> None:
+        """Let go of what a session pinned; one that pinned nothing is none."""
+        self._loop.send(ReleaseSession(session_id))
 
     def frames(self) -> Feed[list[TokenDelta]]:
         """Return the deltas of all requests from now on, one list a step, until the engine ends."""

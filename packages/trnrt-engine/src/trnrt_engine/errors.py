@@ -10,6 +10,7 @@
     |-- ModelRefused          a model folder or a setting that cannot be served
     |-- GoldenError           a folder holds no golden data to verify against
     |-- GraphMissing          a compiled graph that was asked for is not there
+    |-- SelfTestFailed        the prefix cache changes an answer, or cannot give one back
     |-- DeadlineExceeded      not started in time
     |-- StepFailed            the step that carried the request raised
     |-- NonFiniteOutput       NaN or overflow in the request's own row
@@ -69,6 +70,10 @@ class ModelRefused(TrnrtEngineError, ValueError):
 
 class GraphMissing(TrnrtEngineError):
     """The compiled graphs that were asked for are not in the cache."""
+
+
+class SelfTestFailed(TrnrtEngineError):
+    """At start-up the prefix cache changed an answer or did not hit."""
 
 
 class DeadlineExceeded(TrnrtEngineError):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trnrt_engine.api import MAX_TOP_LOGPROBS, EngineRequest, SamplingParams
+from trnrt_engine.api import MAX_TOP_LOGPROBS, CacheMode, EngineRequest, SamplingParams
 from trnrt_engine.errors import ContextTooLong, InvalidRequest, RequestTooLarge
 from trnrt_engine.request import Request
 
@@ -128,6 +128,19 @@ def _check_envelope(spec: EngineRequest) -> None:
         raise _out_of_range("choice_index", spec.choice_index, "at least 0")
     if spec.deadline_s is not None and not 0 < spec.deadline_s < math.inf:
         raise _out_of_range("deadline_s", spec.deadline_s, "a positive number of seconds")
+    control = spec.cache
+    if control.ttl_s is not None and not 0 < control.ttl_s < math.inf:
+        raise _out_of_range("cache.ttl_s", control.ttl_s, "a positive number of seconds")
+    if control.pin and not control.session_id:
+        raise InvalidRequest(
+            "cache.pin keeps what a session needs: cache.session_id must name it",
+            param="cache.session_id",
+        )
+    if control.pin and control.mode is not CacheMode.WRITE:
+        raise InvalidRequest(
+            f"cache.pin keeps what a request leaves: cache.mode {control.mode} leaves nothing",
+            param="cache.pin",
+        )
 
 
 def check_sampling(sampling: SamplingParams, *, vocab_size: int) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
 
 from trnrt_engine.__about__ import __version__
 from trnrt_engine.api import EngineInfo
 from trnrt_engine.batch import Buckets
 from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.cache.tiers import LowerTiers
 from trnrt_engine.config import EngineConfig
 from trnrt_engine.core import EngineCore
+from trnrt_engine.device_bytes import CacheBytes
 from trnrt_engine.generation_config import GenerationConfig, read_generation_config
 from trnrt_engine.graphs import check_graphs
 from trnrt_engine.intake import RequestLimits
@@ -19,8 +23,12 @@ from trnrt_engine.machine import free_memory_bytes
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.runner import Runner
 from trnrt_engine.scheduler import Scheduler
+from trnrt_engine.selftest import check_prefix_cache
+from trnrt_engine.stores import open_stores
 from trnrt_kernels.backend import get_backend
-from trnrt_kernels.memory_plan import MemoryPlan, plan_memory, weight_bytes
+from trnrt_kernels.memory_plan import BUNDLE_SHARE, MemoryPlan, plan_memory, weight_bytes
+from trnrt_kernels.models.checkpoint import open_checkpoint
+from trnrt_kernels.models.glm5_next import identity
 from trnrt_kernels.models.glm5_next.caches import CacheGeometry, Caches
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.model import Model
@@ -54,9 +62,15 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
         vocab_size=model_config.vocab_size,
     )
     shape = _resolve_shape(config, model_config)
+    budget = _cache_budget(config, model_config, shape)
+    is_caching = config.prefix_cache == "on"
     memory = plan_memory(
-        model_config, shape, cache_budget_bytes=_cache_budget(config, model_config, shape)
+        model_config,
+        shape,
+        cache_budget_bytes=budget,
+        bundle_share=BUNDLE_SHARE if is_caching else Fraction(0),
     )
+    num_bundle_slots = memory.num_bundle_slots if is_caching else None
     weights = load_weights(
         config.model_dir, model_config, dtype=shape.dtype, progress=_percent_of(report)
     )
@@ -65,10 +79,28 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
     check_graphs(
         config.graphs, required_graphs(model_config, shape, memory, row_tile=model.row_tile)
     )
-    core = make_core(model, shape, memory, generation, model_name=config.model_dir.name)
+    stores = open_stores(config) if num_bundle_slots is not None else {}
+    core = make_core(
+        model,
+        shape,
+        memory,
+        generation,
+        model_name=config.model_dir.name,
+        num_bundle_slots=num_bundle_slots,
+        cache_id=_cache_id(config, model, shape) if stores else b"",
+        **stores,
+    )
+    if num_bundle_slots is not None:
+        report("checking the prefix cache")
+        try:
+            check_prefix_cache(core, is_exact=shape.numeric_mode == NumericMode.STRICT)
+        except BaseException:
+            core.cache.close()
+            raise
     logger.info(
-        "engine loaded model=%s dtype=%s pages=%d window=%d load_s=%.1f",
-        *(config.model_dir.name, shape.dtype, core.cache.num_pages, shape.max_model_len),
+        "engine loaded model=%s dtype=%s pages=%d bundle_slots=%d window=%d load_s=%.1f",
+        *(config.model_dir.name, shape.dtype, core.cache.num_pages, num_bundle_slots or 0),
+        shape.max_model_len,
         time.monotonic() - started_s,
     )
     return core
@@ -81,14 +113,27 @@ def make_core(
     generation: GenerationConfig,
     *,
     model_name: str,
+    num_bundle_slots: int | None = None,
+    cache_id: bytes = b"",
+    **tiers: Any,
 ) -> EngineCore:
-    """Allocate caches for a model and put scheduler and runner around it."""
-    geometry = _geometry(memory, row_tile=model.row_tile)
+    """Allocate caches for a model and put scheduler and runner around it.
+
+    Args:
+        num_bundle_slots: slots of the prefix cache; None = there is none.
+        cache_id: name of what the caches hold, as `trnrt_kernels` gives it; for lower tiers.
+        tiers: stores below the device, the fields of `LowerTiers` beside `device`.
+    """
+    geometry = _geometry(memory, row_tile=model.row_tile, num_bundle_slots=num_bundle_slots or 0)
+    runner = _make_runner(model, shape, geometry)
     cache = CacheManager(
         num_pages=geometry.num_pages - geometry.num_scratch,
         page_size=geometry.page_size,
         num_state_slots=geometry.num_state_slots - geometry.num_scratch,
         num_scratch=geometry.num_scratch,
+        num_bundle_slots=num_bundle_slots,
+        cache_id=cache_id,
+        lower=LowerTiers(device=CacheBytes(runner.caches), **tiers) if tiers else None,
     )
     metrics = EngineMetrics()
     return EngineCore(
@@ -99,7 +144,7 @@ def make_core(
             token_budget=shape.max_num_batched_tokens,
             clock=time.monotonic,
         ),
-        runner=_make_runner(model, shape, geometry),
+        runner=runner,
         cache=cache,
         metrics=metrics,
         limits=RequestLimits(
@@ -122,7 +167,17 @@ def make_core(
     )
 
 
-def _geometry(memory: MemoryPlan, *, row_tile: int) -> CacheGeometry:
+def _cache_id(config: EngineConfig, model: Model, shape: ServingShape) -> bytes:
+    name = identity.cache_id(
+        model.config,
+        weights_id=identity.weights_id(open_checkpoint(config.model_dir)),
+        shape=shape,
+        row_tile=model.row_tile,
+    )
+    return bytes.fromhex(name)
+
+
+def _geometry(memory: MemoryPlan, *, row_tile: int, num_bundle_slots: int) -> CacheGeometry:
     """Add the scratch rows with which decode pads a batch to the row tile."""
     num_scratch = round_up(memory.num_scratch, row_tile)
     num_added = num_scratch - memory.num_scratch
@@ -131,6 +186,7 @@ def _geometry(memory: MemoryPlan, *, row_tile: int) -> CacheGeometry:
         page_size=memory.page_size,
         num_state_slots=memory.num_slots + num_added,
         num_scratch=num_scratch,
+        num_bundle_slots=num_bundle_slots,
     )
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from trnrt_engine.api import TokenDelta
 from trnrt_engine.core import EngineCore, Stepper
 from trnrt_engine.request import Request
-from trnrt_engine.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +26,25 @@ class Abort:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Command: forget what is cached under a salt; None means under all."""
+
+    salt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSession:
+    """Command: let go of what a session pinned."""
+
+    session_id: str
+
+
 class Close:
     """Command: leave the loop after the step under way."""
 
 
-Command = Request | Abort | Close
+Command = Request | Abort | Flush | ReleaseSession | Close
 
 
 class EngineLoop:
@@ -95,24 +108,31 @@ class EngineLoop:
         stepper = self._stepper = Stepper(core, clock=self._clock)
         self._on_ready(core)
         try:
-            while self._take_commands(core.scheduler):
+            while self._take_commands(core):
                 if deltas := stepper.step():
                     self._deliver(deltas)
         except Exception as error:
             logger.exception("engine loop ended by an error")
             self._on_exit(error)
             return
+        finally:
+            core.cache.close()
         self._on_exit(None)
 
-    def _take_commands(self, scheduler: Scheduler) -> bool:
+    def _take_commands(self, core: EngineCore) -> bool:
         """Execute what has been sent, waiting for it when idle; False after `Close`."""
-        is_idle = not scheduler.has_work
+        scheduler = core.scheduler
+        is_idle = not scheduler.has_work and not core.cache.is_copying
         while is_idle or not self._commands.empty():
             match self._commands.get():
                 case Close():
                     return False
                 case Abort(request_id):
                     scheduler.abort(request_id)
+                case Flush(salt):
+                    core.cache.flush(salt)
+                case ReleaseSession(session_id):
+                    core.cache.release_session(session_id)
                 case Request() as request:
                     scheduler.add(request)
             is_idle = False

@@ -51,3 +51,7 @@ class EngineMetrics:
     time_to_first_token_s: Histogram = field(default_factory=Histogram)
     inter_token_s: Histogram = field(default_factory=Histogram)
     step_s: Histogram = field(default_factory=Histogram)
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.__init__()  # type: ignore[misc]

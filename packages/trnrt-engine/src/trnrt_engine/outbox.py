@@ -63,7 +63,8 @@ class Outbox:
         logprobs: list[TokenLogprob] | None = None,
         error: RequestError | None = None,
     ) -> None:
-        outputs = request.output_token_ids
+        outputs, match = request.output_token_ids, request.match
+        cache_report, request.unsent_report = request.unsent_report, None
         self._deltas.append(
             TokenDelta(
                 request_id=request.request_id,
@@ -73,14 +74,19 @@ class Outbox:
                 stop_token_id=outputs[-1] if reason is FinishReason.STOP else None,
                 error=error,
                 num_prompt_tokens=request.num_prompt_tokens,
+                num_cached_tokens=match.state_depth,
                 num_output_tokens=len(outputs),
+                cache_report=cache_report,
             )
         )
         if reason is None:
             return
         logger.info(
-            "request ended request=%s reason=%s prompt_tokens=%d output_tokens=%d",
+            "request ended request=%s reason=%s prompt_tokens=%d output_tokens=%d "
+            "cache=%s cached_tokens=%d kv_depth=%d replayed=%d tier=%s",
             *(request.request_id, reason, request.num_prompt_tokens, len(outputs)),
+            *(match.reason, match.state_depth, match.kv_depth, match.replayed),
+            match.tier or "none",
         )
         match reason:
             case FinishReason.STOP | FinishReason.LENGTH:

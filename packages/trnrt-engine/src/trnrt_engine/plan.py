@@ -12,6 +12,31 @@ from trnrt_engine.api import EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """What a hit of the prefix cache copies before its sequence computes.
+
+    Fields:
+        state_slot: of the bundle; copied to the sequence's slot.
+        page_copies: (from, to) pages; the part of a page a hit ends inside of.
+    """
+
+    state_slot: int
+    page_copies: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A state on the grid that a chunk leaves in a slot beside its own.
+
+    Fields:
+        num_tokens: tokens of the chunk after which; a multiple of the grid.
+    """
+
+    num_tokens: int
+    state_slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillChunk:
     """Prompt positions [start, start + len(token_ids)) of one sequence.
 
@@ -21,6 +46,8 @@ class PrefillChunk:
         is_first: nothing of this request has been computed by this engine before.
         samples: draw output 0 from the last position.
         stop_ids: what would end the request; banned before its min_tokens.
+        restore: executed before the chunk; None unless it is the first behind a hit.
+        exports: ascending, at most `MAX_EXPORTS`.
     """
 
     request: EngineRequest
@@ -31,6 +58,8 @@ class PrefillChunk:
     is_first: bool
     samples: bool
     stop_ids: frozenset[int]
+    restore: Restore | None = None
+    exports: tuple[Export, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

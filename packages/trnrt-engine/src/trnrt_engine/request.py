@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from trnrt_engine.api import EngineRequest, FinishReason
-from trnrt_engine.cache.manager import SequenceCache
+from trnrt_engine.api import CacheReport, EngineRequest, FinishReason
+from trnrt_engine.cache.report import NOTHING, MatchReport
+from trnrt_engine.cache.sequence import Admission, SequenceCache
 
 
 class RequestStatus(StrEnum):
@@ -32,6 +33,8 @@ class Request:
         output_token_ids: outputs known so far, prior ones included.
         num_computed_tokens: positions whose step has been planned.
         num_steps_in_flight: planned steps not yet committed.
+        match: what admission found in the prefix cache.
+        unsent_report: of it, for the first delta; None before admission and once it was sent.
     """
 
     spec: EngineRequest
@@ -45,6 +48,9 @@ class Request:
     num_steps_in_flight: int = 0
     cache: SequenceCache | None = None
     last_token_s: float | None = None
+    match: MatchReport = NOTHING
+    unsent_report: CacheReport | None = None
+    _admission: Admission | None = None
 
     @property
     def request_id(self) -> str:
@@ -65,6 +71,35 @@ class Request:
     def max_cached_tokens(self) -> int:
         """Positions ever computed: all but the last output, which nothing follows."""
         return self.num_prompt_tokens + self.max_output_tokens - 1
+
+    @property
+    def admission(self) -> Admission:
+        """What it asks of the caches; the same object at every attempt."""
+        if self._admission is None:
+            spec = self.spec
+            self._admission = Admission(
+                max_tokens=self.max_cached_tokens,
+                token_ids=spec.token_ids,
+                salt=spec.cache_salt,
+                marks=spec.marks,
+                control=spec.cache,
+            )
+        return self._admission
+
+    def start(self, cache: SequenceCache) -> None:
+        """Take over the room it was given, and what need not be computed."""
+        self.cache = cache
+        self.status = RequestStatus.RUNNING
+        self.num_computed_tokens = cache.num_cached_tokens
+        match = self.match = cache.report
+        self.unsent_report = CacheReport(
+            kv_depth=match.kv_depth,
+            state_depth=match.state_depth,
+            replayed=match.replayed,
+            tier=match.tier,
+            reason=match.reason,
+        )
+        self._admission = None
 
     @property
     def is_prefilling(self) -> bool:

@@ -16,7 +16,7 @@ from trnrt_engine.batch import (
     prefill_inputs,
     sampling_inputs,
 )
-from trnrt_engine.plan import DecodeRow, PrefillChunk, SchedulerOutput, StepResult
+from trnrt_engine.plan import DecodeRow, PrefillChunk, Restore, SchedulerOutput, StepResult
 from trnrt_kernels.models.glm5_next.caches import Caches
 from trnrt_kernels.models.glm5_next.inputs import DecodeInputs, PrefillInputs
 from trnrt_kernels.sampling import SamplingInputs, SamplingState, StepOutputs
@@ -72,7 +72,7 @@ class Runner:
     """Owns caches, sampling state and block tables, and runs steps on them in launch order.
 
     Args:
-        num_slots: state slots, scratch included.
+        num_slots: state slots of sequences, scratch included.
 
     Attributes:
         caches: mutated by every step.
@@ -108,6 +108,8 @@ class Runner:
     def _prefill(self, chunk: PrefillChunk) -> StepOutputs | None:
         request, slot = chunk.request, chunk.state_slot
         self._tables.update(slot, chunk.page_ids, is_first=chunk.is_first)
+        if chunk.restore is not None:
+            self._restore(slot, chunk.restore)
         if chunk.is_first:
             self._sampling_state.load_row(
                 slot, request.token_ids, request.prior_output_ids, request.sampling.logit_bias
@@ -116,6 +118,11 @@ class Runner:
         sampling = sampling_inputs([draw], num_rows=1) if chunk.samples else None
         inputs = prefill_inputs(chunk, self._tables, self._buckets)
         return self._model.prefill(inputs, self.caches, sampling, self._sampling_state)
+
+    def _restore(self, slot: int, restore: Restore) -> None:
+        self.caches.copy_slot(restore.state_slot, slot)
+        for source, target in restore.page_copies:
+            self.caches.copy_page(source, target)
 
     def _decode(self, rows: Sequence[DecodeRow], drawn_B: Tensor | None) -> StepOutputs:
         for row in rows:

@@ -8,9 +8,11 @@ One more plan may be made before the oldest is committed; its rows then stand on
 are still being drawn. Who holds pages or a state slot keeps them until no step in flight
 touches them.
 
-Order: first come, first served; nobody overtakes the head of the queue. A step is a prefill
+Order: first come, first served; nobody overtakes the head of the queue, unless that waits for its
+cached prefix to be loaded. A step is a prefill
 chunk of one sequence or one decode of all that can; while both are wanted they alternate, so a
-running stream waits for one chunk at most and a prompt for one decode.
+running stream waits for one chunk at most and a prompt for one decode. Every second chunk goes to
+the prompt with the least left: a short one does not wait behind a long one, which loses little.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from collections import deque
 from collections.abc import Callable
 
 from trnrt_engine.api import FinishReason, RequestError, TokenDelta
-from trnrt_engine.cache.manager import CacheManager, SequenceCache
+from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.cache.sequence import SequenceCache
 from trnrt_engine.errors import (
     DeadlineExceeded,
     IntegrityError,
@@ -69,6 +72,7 @@ class Scheduler:
         self._serial = itertools.count()
         self._in_flight: deque[tuple[SchedulerOutput, list[Request]]] = deque()
         self._was_prefill = False
+        self._num_chunks = 0
         self._outbox = Outbox(metrics)
 
     @property
@@ -106,15 +110,16 @@ class Scheduler:
         if len(self._in_flight) >= MAX_STEPS_IN_FLIGHT:
             raise IntegrityError(f"{len(self._in_flight)} steps in flight: commit one first")
         now_s = self._clock()
+        self._cache.poll()
         self._expire(now_s)
         self._admit(now_s)
-        chunk_of = next((request for request in self.running if request.is_prefilling), None)
+        chunk_of = self._next_prefill()
         decoding = [request for request in self.running if request.can_decode]
         if chunk_of is not None and not (self._was_prefill and decoding):
             plan, requests = self._plan_prefill(chunk_of), [chunk_of]
         elif decoding:
             plan, requests = self._plan_decode(decoding), decoding
-        elif self._by_id and not self._in_flight:
+        elif self._by_id and not self._in_flight and not self._cache.is_copying:
             raise IntegrityError(f"{len(self._by_id)} requests and none can make progress")
         else:
             return None
@@ -136,9 +141,14 @@ class Scheduler:
         for index, request in enumerate(requests):
             if request.status is RequestStatus.FINISHED:
                 self._release_when_landed(request)
-            elif result.is_finite and not result.is_finite[index]:
+                continue
+            if result.is_finite and not result.is_finite[index]:
+                self._cache.discard(_held(request))
                 self._fail(request, NonFiniteOutput("the model's output for it is not finite"))
-            elif not is_forced[index]:
+                continue
+            if chunk is not None:
+                self._cache.publish(_held(request), chunk.start + len(chunk.token_ids))
+            if not is_forced[index]:
                 self._take_token(request, result, row=index, now_s=now_s)
 
     def fail(self, plan: SchedulerOutput, error: TrnrtEngineError) -> None:
@@ -192,31 +202,46 @@ class Scheduler:
                 self._fail(request, DeadlineExceeded(f"not started within {deadline_s:g} s"))
 
     def _admit(self, now_s: float) -> None:
-        while self.waiting and len(self.running) < self._max_num_seqs:
-            request = self.waiting[0]
-            cache = self._cache.admit(request.max_cached_tokens)
+        for request in list(self.waiting):
+            if len(self.running) >= self._max_num_seqs:
+                return
+            cache = self._cache.admit(request.admission)
+            if cache is None and self._cache.is_loading(request.admission):
+                continue
             if cache is None:
                 return
-            self.waiting.popleft()
-            request.cache = cache
-            request.status = RequestStatus.RUNNING
+            self.waiting.remove(request)
+            request.start(cache)
             self.running.append(request)
             self._metrics.queue_s.observe(now_s - request.arrival_s)
 
+    def _next_prefill(self) -> Request | None:
+        """Return whose chunk is next: the oldest's and the shortest's in turn."""
+        prefilling = [request for request in self.running if request.is_prefilling]
+        if not prefilling:
+            return None
+        if self._num_chunks % 2 == 0:
+            return prefilling[0]
+        return min(prefilling, key=lambda r: r.num_prompt_tokens - r.num_computed_tokens)
+
     def _plan_prefill(self, request: Request) -> SchedulerOutput:
         cache, start = _held(request), request.num_computed_tokens
+        self._num_chunks += 1
         end = min(start + self._chunk_tokens, request.num_prompt_tokens)
         self._cache.grow(cache, end)
         request.num_computed_tokens = end
+        is_first = start == cache.num_cached_tokens
         chunk = PrefillChunk(
             request=request.spec,
             state_slot=cache.state_slot,
             page_ids=cache.page_ids,
             start=start,
             token_ids=request.spec.token_ids[start:end],
-            is_first=start == 0,
+            is_first=is_first,
             samples=end == request.num_prompt_tokens and request.num_prior_tokens == 0,
             stop_ids=request.stop_ids,
+            restore=cache.restore if is_first else None,
+            exports=self._cache.plan_exports(cache, start, end),
         )
         return SchedulerOutput(next(self._serial), prefill=chunk)
 
@@ -272,6 +297,7 @@ class Scheduler:
     def _retire(self, request: Request) -> None:
         if request.status is RequestStatus.WAITING and request in self.waiting:
             self.waiting.remove(request)
+            self._cache.withdraw(request.admission)
         elif request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         request.status = RequestStatus.FINISHED

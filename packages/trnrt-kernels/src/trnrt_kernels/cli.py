@@ -118,6 +118,7 @@ def plan(
             "num_pages": memory.num_pages,
             "num_slots": memory.num_slots,
             "num_scratch": memory.num_scratch,
+            "num_bundle_slots": memory.num_bundle_slots,
             "cached_tokens": usable_tokens,
         }
         click.echo(json.dumps(facts, indent=1))

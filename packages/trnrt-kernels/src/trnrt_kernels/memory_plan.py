@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from trnrt_kernels.common.fp8 import scale_shape
 from trnrt_kernels.errors import OptionError
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.inventory import HeldTensor, Precision, inventory
 from trnrt_kernels.models.glm5_next.kinds import IndexerKind
-from trnrt_kernels.serving import ServingShape
+from trnrt_kernels.serving import GRID, ServingShape
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
 SCALE_BYTES = 4
+
+BUNDLE_SHARE = Fraction(1, 3)  # of a cache budget: saved states, the rest is pages and slots
+MIN_BUNDLES_PER_SEQ = 2  # whatever the share: one to come back to, one being written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +49,12 @@ class CacheBytes:
     @property
     def slot(self) -> int:
         """Bytes of one sequence's fixed-size state over all layers."""
-        return (
-            self.states_per_slot
-            + self.conv_tails_per_slot
-            + self.open_pools_per_slot
-            + self.sampling_per_slot
-        )
+        return self.bundle + self.sampling_per_slot
+
+    @property
+    def bundle(self) -> int:
+        """Bytes of one saved state over all layers: a slot without sampling state."""
+        return self.states_per_slot + self.conv_tails_per_slot + self.open_pools_per_slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class MemoryPlan:
         cache: bytes a page and a slot.
         num_pages, num_slots: scratch included.
         num_scratch: pages, and slots, of padding rows.
+        num_bundle_slots: slots of saved states, beside `num_slots`.
     """
 
     weights: dict[str, int]
@@ -70,6 +75,7 @@ class MemoryPlan:
     num_pages: int
     num_slots: int
     num_scratch: int
+    num_bundle_slots: int
 
     @property
     def rows(self) -> list[tuple[str, int]]:
@@ -83,6 +89,7 @@ class MemoryPlan:
             ("conv tails", slots * self.cache.conv_tails_per_slot),
             ("open pools", slots * self.cache.open_pools_per_slot),
             ("sampling", slots * self.cache.sampling_per_slot),
+            ("saved states", self.num_bundle_slots * self.cache.bundle),
             ("scratch", self.num_scratch * (self.cache.page + self.cache.slot)),
         ]
 
@@ -93,8 +100,12 @@ class MemoryPlan:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of all pages and slots, scratch included."""
-        return self.num_pages * self.cache.page + self.num_slots * self.cache.slot
+        """Bytes of all pages and slots, scratch and bundles included."""
+        return (
+            self.num_pages * self.cache.page
+            + self.num_slots * self.cache.slot
+            + self.num_bundle_slots * self.cache.bundle
+        )
 
     @property
     def total_bytes(self) -> int:
@@ -126,6 +137,18 @@ def weight_bytes(config: Glm5NextConfig, *, dtype: str | None) -> dict[str, int]
     return totals
 
 
+def cache_dtypes(dtype: str, latent_dtype: str | None = None) -> dict[str, str]:
+    """Dtype of each cache by name; arguments as in `cache_bytes`."""
+    latent = latent_dtype or dtype
+    return {
+        "conv_tail": dtype,
+        "kda_state": "float32",
+        "latents": latent,
+        "pool_keys": "bfloat16" if latent == "float8_e4m3fn" else latent,
+        "open_pool": dtype,
+    }
+
+
 def cache_bytes(
     config: Glm5NextConfig, *, page_size: int, dtype: str, latent_dtype: str | None = None
 ) -> CacheBytes:
@@ -136,8 +159,8 @@ def cache_bytes(
         latent_dtype: dtype of the latents, `dtype` if None. Index keys follow it, but stay in
             bfloat16 beside FP8 latents.
     """
-    latent = latent_dtype or dtype
-    key = "bfloat16" if latent == "float8_e4m3fn" else latent
+    dtypes = cache_dtypes(dtype, latent_dtype)
+    latent, key = dtypes["latents"], dtypes["pool_keys"]
     num_kda, num_dsa = len(config.kda_layers), len(config.dsa_layers)
     full = [i for i in config.dsa_layers if config.indexer_types[i] is IndexerKind.FULL]
     pools = page_size // config.index_kpool
@@ -161,12 +184,19 @@ def plan_memory(
     *,
     cache_budget_bytes: int | None = None,
     latent_dtype: str | None = None,
+    bundle_share: Fraction = BUNDLE_SHARE,
 ) -> MemoryPlan:
     """Size weights and caches for a serving shape.
 
-    Weights are dequantised on cpu and stay codes and scales on trn2. Slots are one per sequence
-    and scratch row. Pages are what every sequence needs for the longest length, or, if less, what
-    the budget leaves for them.
+    Weights are dequantised on cpu and stay codes and scales on trn2. One cache budget holds, in
+    this order: a slot per sequence and scratch row, the pages of one longest sequence, saved
+    states, and pages with what is left. Saved states take `bundle_share` of the budget, but there
+    are at least two per sequence, where they fit, and at most one per grid position of all pages.
+    Pages are at most what every sequence needs for the longest length. Without a budget, or with
+    one above that, the budget is the one in which those pages fit beside the share.
+
+    Args:
+        bundle_share: below 1; 0 plans no saved states.
 
     Raises:
         OptionError: the budget does not hold one sequence of the longest length, or the shape has
@@ -178,18 +208,28 @@ def plan_memory(
         config, page_size=shape.page_size, dtype=shape.dtype, latent_dtype=latent_dtype
     )
     num_slots = shape.max_num_seqs + shape.num_scratch
-    num_pages = shape.max_num_seqs * shape.max_pages_per_seq + shape.num_scratch
+    least_bytes = (
+        num_slots * cache.slot + (shape.max_pages_per_seq + shape.num_scratch) * cache.page
+    )
+    if cache_budget_bytes is not None and cache_budget_bytes < least_bytes:
+        raise OptionError(
+            f"a cache of {_gib(cache_budget_bytes)} does not hold one sequence of "
+            f"{shape.max_model_len} tokens beside {num_slots} states: it takes "
+            f"{_gib(least_bytes)}; raise --cache-gib or lower --max-model-len or --max-num-seqs"
+        )
+    most_pages = shape.max_num_seqs * shape.max_pages_per_seq
+    need = num_slots * cache.slot + (most_pages + shape.num_scratch) * cache.page
+    at_least = MIN_BUNDLES_PER_SEQ * shape.max_num_seqs if bundle_share else 0
+    budget = max(math.ceil(need / (1 - bundle_share)), need + at_least * cache.bundle)
     if cache_budget_bytes is not None:
-        room = (cache_budget_bytes - num_slots * cache.slot) // cache.page
-        least = shape.max_pages_per_seq + shape.num_scratch
-        if room < least:
-            needed = num_slots * cache.slot + least * cache.page
-            raise OptionError(
-                f"a cache of {_gib(cache_budget_bytes)} does not hold one sequence of "
-                f"{shape.max_model_len} tokens beside {num_slots} states: it takes "
-                f"{_gib(needed)}; raise --cache-gib or lower --max-model-len or --max-num-seqs"
-            )
-        num_pages = min(num_pages, room)
+        budget = min(budget, cache_budget_bytes)
+    num_bundles = min(
+        max(math.floor(bundle_share * budget / cache.bundle), at_least),
+        (budget - least_bytes) // cache.bundle,
+        most_pages * shape.page_size // GRID,
+    )
+    room = (budget - num_slots * cache.slot - num_bundles * cache.bundle) // cache.page
+    num_pages = min(most_pages + shape.num_scratch, room)
     return MemoryPlan(
         weights=weight_bytes(config, dtype=None if shape.backend == "trn2" else shape.dtype),
         cache=cache,
@@ -197,6 +237,7 @@ def plan_memory(
         num_pages=num_pages,
         num_slots=num_slots,
         num_scratch=shape.num_scratch,
+        num_bundle_slots=num_bundles,
     )
 
 

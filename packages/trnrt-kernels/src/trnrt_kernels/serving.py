@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ENV_PREFIX = "TRNRT_"
 GRID = 64  # prefill is cut at multiples of this, pages and buckets are multiples of it
+MAX_EXPORTS = 4  # states a prefill chunk can export on the grid
 PAGE_SIZE = 256
 TINY_PAGE_SIZE = 64
 TINY_WINDOW = 32_768  # below it the context ladder and the pages are finer
@@ -127,6 +128,40 @@ _TABLE = (
         type=FiniteRange(min=0, min_open=True, max=MAX_CACHE_GIB),
         help="Memory for pages and states, in GiB  [default: what max_num_seqs sequences of the "
         "whole window need, at most half of the free memory]",
+        is_shape=False,
+    ),
+    Option(
+        name="prefix_cache",
+        type=click.Choice(["on", "off"]),
+        default="on",
+        help="Whether prompts reuse what earlier ones with the same beginning computed.",
+        is_shape=False,
+    ),
+    Option(
+        name="cache_host_gib",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        help="Host memory in which cached prefixes are kept beside the device, in GiB; 0 is none.",
+        is_shape=False,
+    ),
+    Option(
+        name="cache_host_dir",
+        type=click.Path(file_okay=False),
+        help="Folder of that memory, best on a tmpfs; engines given the same one share it, and its "
+        "size must be the same  [default: serve makes one for its engines]",
+        is_shape=False,
+    ),
+    Option(
+        name="cache_disk_gib",
+        type=click.FloatRange(min=0, min_open=True),
+        default=16.0,
+        help="Most that cached prefixes take on disk, in GiB.",
+        is_shape=False,
+    ),
+    Option(
+        name="cache_disk_dir",
+        type=click.Path(file_okay=False),
+        help="Folder in which cached prefixes outlive a restart  [default: none, no disk is used]",
         is_shape=False,
     ),
 )

@@ -5,7 +5,7 @@ from trnrt_router.__about__ import __version__
 
 __all__ = ["__version__"]
 
-KERNELS_INTERNAL_API = 1
+KERNELS_INTERNAL_API = 2
 """The internal API of trnrt-kernels that this version is written for."""
 
 _found = getattr(trnrt_kernels, "INTERNAL_API", 0)

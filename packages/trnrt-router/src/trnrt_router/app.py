@@ -12,6 +12,7 @@ from litestar.exceptions import HTTPException
 
 from trnrt_router.disconnect import ClientGone
 from trnrt_router.errors import ApiError, ErrorBody, ErrorReply
+from trnrt_router.routes.cache import cache_routes
 from trnrt_router.routes.chat import chat_route
 from trnrt_router.routes.completions import completions_route
 from trnrt_router.routes.document import document_route
@@ -37,6 +38,7 @@ def create_app(service: Service) -> Litestar:
         [
             chat_route(service),
             completions_route(service),
+            *cache_routes(service),
             *models_routes(service),
             *health_routes(service),
             metrics_route(service),

@@ -25,13 +25,15 @@ from trnrt_router.protocol import (
     EngineInfo,
     EngineRequest,
     EngineStats,
+    Flush,
     Frame,
     Hello,
+    ReleaseSession,
     RequestError,
     Submit,
     TokenDelta,
 )
-from trnrt_router.refusals import read_refusal, submit_error
+from trnrt_router.refusals import post_error, read_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +97,22 @@ class EngineClient(Protocol):
         """Stop requests without waiting; their sinks get nothing more. Unknown ids are ignored."""
         ...
 
+    async def flush(self, salt: str | None) -> None:
+        """Let the engine forget the prefixes cached under a salt, or all (None).
+
+        Raises:
+            ApiError: the engine refused or is gone.
+        """
+        ...
+
+    async def release_session(self, session_id: str) -> None:
+        """Let the engine unpin what a session pinned; an unknown session is ignored.
+
+        Raises:
+            ApiError: the engine refused or is gone.
+        """
+        ...
+
     async def close(self) -> None:
         """Disconnect; running requests end with `EngineLost`."""
         ...
@@ -150,22 +168,37 @@ class HttpEngineClient:
         await self._http.aclose()
 
     async def submit(self, requests: Sequence[EngineRequest], sink: DeltaSink) -> None:
-        if self.state is not EngineState.READY:
-            raise EngineLost(f"engine {self.name} is {self.state}")
+        self._check_ready()
         body = Submit(PROTOCOL_VERSION, self._stream_id, list(requests))
         for request in requests:
             self._sinks[request.request_id] = sink
         accepted = False
         try:
-            reply = await self._post("/submit", body)
-            if reply.status_code != httpx.codes.ACCEPTED:
-                raise submit_error(self.name, reply.status_code, reply.content)
+            await self._tell("/submit", body)
             accepted = True
-        except httpx.TransportError as error:
-            raise EngineLost(f"engine {self.name} cannot be reached: {error!r}") from error
         finally:
             if not accepted:  # refused, lost, or our caller was cancelled while we waited
                 self.abort([request.request_id for request in requests])
+
+    async def flush(self, salt: str | None) -> None:
+        self._check_ready()
+        await self._tell("/flush", Flush(salt))
+
+    async def release_session(self, session_id: str) -> None:
+        self._check_ready()
+        await self._tell("/release-session", ReleaseSession(session_id))
+
+    def _check_ready(self) -> None:
+        if self.state is not EngineState.READY:
+            raise EngineLost(f"engine {self.name} is {self.state}")
+
+    async def _tell(self, path: str, body: Submit | Flush | ReleaseSession) -> None:
+        try:
+            reply = await self._post(path, body)
+        except httpx.TransportError as error:
+            raise EngineLost(f"engine {self.name} cannot be reached: {error!r}") from error
+        if reply.status_code != httpx.codes.ACCEPTED:
+            raise post_error(self.name, reply.status_code, reply.content)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         known = [name for name in request_ids if self._sinks.pop(name, None) is not None]
@@ -185,7 +218,7 @@ class HttpEngineClient:
         except httpx.TransportError:
             logger.debug("abort not delivered engine=%s", self.name)  # its stream is gone too
 
-    async def _post(self, path: str, body: Submit | Abort) -> httpx.Response:
+    async def _post(self, path: str, body: msgspec.Struct) -> httpx.Response:
         return await self._http.post(path, content=_encode(body))
 
     async def _stay_connected(self) -> None:

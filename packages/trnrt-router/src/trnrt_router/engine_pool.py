@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from trnrt_router.affinity import Affinity, Candidate, RouteKey
 from trnrt_router.engine_client import DeltaSink, EngineClient, EngineState
@@ -105,6 +105,50 @@ class EnginePool:
             self.affinity.bind(key, name)
             return ready[name]
         raise refusal or Unavailable(self.describe(), retry_after_s=RETRY_AFTER_S)
+
+    async def flush(self, salt: str | None) -> list[str]:
+        """Let every engine forget the prefixes of a salt, or all; return the engines' names.
+
+        Raises:
+            ApiError: as `_tell_all`.
+        """
+        told = await self._tell_all(lambda client: client.flush(salt))
+        if salt is None:
+            for name in told:
+                self.affinity.forget_cache_of(name)
+        return told
+
+    async def release_session(self, session_id: str) -> list[str]:
+        """Let every engine unpin a session, which may have moved; return the engines' names.
+
+        Raises:
+            ApiError: as `_tell_all`.
+        """
+        return await self._tell_all(lambda client: client.release_session(session_id))
+
+    async def _tell_all(self, tell: Callable[[EngineClient], Awaitable[None]]) -> list[str]:
+        """Tell all engines the same.
+
+        Raises:
+            Unavailable: some engine could not be told (a lost one may come back with what lies on
+                its host); the others were. To say it again does no harm.
+        """
+
+        async def outcome(client: EngineClient) -> ApiError | None:
+            try:
+                await tell(client)
+            except ApiError as error:
+                return error
+            return None
+
+        failures = [e for e in await asyncio.gather(*map(outcome, self.clients)) if e is not None]
+        if failures:
+            raise Unavailable(
+                f"{len(failures)} of {len(self.clients)} engines could not be told: "
+                + "; ".join(error.message for error in failures),
+                retry_after_s=RETRY_AFTER_S,
+            )
+        return [client.name for client in self.clients]
 
     def _ready(self) -> list[EngineClient]:
         return [client for client in self.clients if client.state is EngineState.READY]

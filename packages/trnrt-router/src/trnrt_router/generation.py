@@ -12,7 +12,13 @@ from trnrt_router.engine_pool import EnginePool
 from trnrt_router.errors import ApiError, DeadlineExceeded, EngineFailed, EngineLost
 from trnrt_router.mailbox import Mailbox
 from trnrt_router.plan import GenerationPlan
-from trnrt_router.protocol import FinishReason, RequestError, TokenDelta, TokenLogprob
+from trnrt_router.protocol import (
+    CacheReport,
+    FinishReason,
+    RequestError,
+    TokenDelta,
+    TokenLogprob,
+)
 from trnrt_router.text.choice import ChoiceStream
 from trnrt_router.text.tokenizer import Tokenizer
 
@@ -36,12 +42,14 @@ class _Choice:
     index: int
     stream: ChoiceStream
     num_cached: int = 0
+    cache_report: CacheReport | None = None
     is_finished: bool = False
 
     def read(self, delta: TokenDelta) -> ChoiceEvent:
         """Turn new tokens into text; a stop string ends the choice before the engine does."""
         stream = self.stream
         self.num_cached = delta.num_cached_tokens
+        self.cache_report = delta.cache_report or self.cache_report
         text = stream.push(delta.token_ids, stop_token_id=delta.stop_token_id)
         reasoning, content, finish_reason = text.reasoning, text.content, None
         if stream.stopped or delta.finish_reason is not None:
@@ -91,6 +99,11 @@ class Generation:
     def num_cached_tokens(self) -> int:
         """Prompt tokens that were not computed, each prompt counted once."""
         return sum(c.num_cached for c in self._choices[:: self.plan.choices_per_prompt])
+
+    @property
+    def cache_reports(self) -> list[CacheReport]:
+        """What the choices found in the prefix cache, as far as they have begun."""
+        return [c.cache_report for c in self._choices if c.cache_report is not None]
 
     async def start(self) -> None:
         """Hand the plan to an engine.

@@ -7,6 +7,8 @@ import string
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
+from trnrt_router.protocol import CacheReport
+
 MAX_REQUEST_ID_CHARS = 128
 MAX_NAMED_FIELDS = 20
 MAX_FIELD_CHARS = 64
@@ -28,6 +30,22 @@ def field_list(names: Iterable[str]) -> str:
     if len(quoted) > len(shown):
         shown.append(f"and-{len(quoted) - len(shown)}-more")
     return ", ".join(shown)
+
+
+def cache_fields(report: CacheReport) -> dict[str, str]:
+    """Return what a request found in the prefix cache, by the names clients and logs know."""
+    return {
+        "kv_depth": str(report.kv_depth),
+        "state_depth": str(report.state_depth),
+        "replayed": str(report.replayed),
+        "tier": report.tier or "none",
+        "reason": report.reason or "none",
+    }
+
+
+def key_values(fields: Mapping[str, str]) -> str:
+    """Return plain fields as one value, a dictionary of RFC 8941."""
+    return ", ".join(f"{name}={value}" for name, value in fields.items())
 
 
 def sentence_list(sentences: Iterable[str]) -> str:

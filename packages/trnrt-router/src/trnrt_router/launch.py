@@ -47,6 +47,7 @@ def launch_serve(
         paths = {str(number): socket_dir / f"{number}.sock" for number in range(engines)}
         clients = [HttpEngineClient(name, f"unix:{path}") for name, path in paths.items()]
         environment = engine_environment(engines)
+        settings = _with_shared_cache(engine_settings, socket_dir)
         common = ["--log-format", log_format, "--log-level", log_level, "--grace-s", str(grace_s)]
         supervisor = Supervisor(
             [
@@ -57,7 +58,7 @@ def launch_serve(
                         *("--model", str(config.model_dir.resolve())),
                         *("--unix-socket", str(path), "--parent-pid", str(os.getpid())),
                         *common,
-                        *_flags(engine_settings),
+                        *_flags(settings),
                     ],
                     environment=environment,
                 )
@@ -112,6 +113,14 @@ def _router_config(
         keepalive_s=keepalive_s,
         max_body_bytes=max_body_mib * MIB,
     )
+
+
+def _with_shared_cache(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Let the engines share their host memory for prefixes in a folder that goes with them."""
+    shared = dict(settings)
+    if shared.get("cache_host_gib") and not shared.get("cache_host_dir"):
+        shared["cache_host_dir"] = str(folder / "host-cache")
+    return shared
 
 
 def _flags(settings: Mapping[str, Any]) -> list[str]:

@@ -24,8 +24,10 @@ _ENGINE_GAUGES = {
     "num_waiting": ("waiting_requests", "Requests that wait for a slot"),
     "free_pages": ("free_pages", "Pages no request and no cached prefix holds"),
     "total_pages": ("total_pages", "Pages in all"),
-    "free_state_slots": ("free_state_slots", "State slots no request holds"),
+    "cached_pages": ("cached_pages", "Pages of cached prefixes that no request holds"),
+    "free_state_slots": ("free_state_slots", "State slots no request and no bundle holds"),
     "total_state_slots": ("total_state_slots", "State slots in all"),
+    "num_bundles": ("cached_bundles", "Positions of cached prefixes that can be hit"),
 }
 _ENGINE_COUNTERS = {
     "steps": ("steps", "Engine steps"),
@@ -34,7 +36,30 @@ _ENGINE_COUNTERS = {
     "requests_finished": ("requests_finished", "Requests that ended by themselves"),
     "requests_failed": ("requests_failed", "Requests that ended with an error"),
     "requests_aborted": ("requests_aborted", "Requests whose client left or that were stopped"),
+    "cache_hit_tokens": ("cache_hit_tokens", "Prompt tokens not computed, thanks to a hit"),
+    "evicted_pages": ("evicted_pages", "Pages of cached prefixes given up for room"),
+    "evicted_bundles": ("evicted_bundles", "Bundles given up for room"),
+    "skipped_bundles": ("skipped_bundles", "Bundles wanted and not kept, for want of a slot"),
+    "cache_skipped_writes": ("cache_skipped_writes", "Bundles not copied down, for want of room"),
+    "cache_failed_writes": ("cache_failed_writes", "Pages and states that a tier did not take"),
+    "cache_loads": ("cache_loads", "Bundles asked of the tiers below the device"),
+    "cache_late_loads": ("cache_late_loads", "Of these, given up because they took too long"),
+    "cache_failed_loads": ("cache_failed_loads", "Of these, missing, damaged or another's"),
 }
+_LABELLED_COUNTERS = {
+    "cache_lookups": (
+        "cache_lookups", "Admissions, by what came of the look-up in the prefix cache", "reason",
+    ),
+    "cache_tier_hit_tokens": (
+        "cache_tier_hit_tokens", "Prompt tokens not computed, by where the hit lay", "tier",
+    ),
+    "cache_bytes_written": (
+        "cache_written_bytes", "Copied from the device to a tier below it", "tier",
+    ),
+    "cache_bytes_loaded": (
+        "cache_loaded_bytes", "Copied to the device from a tier below it", "tier",
+    ),
+}  # fmt: skip
 _ENGINE_HISTOGRAMS = {
     "queue_s": ("queue_seconds", "Submission to admission"),
     "time_to_first_token_s": ("time_to_first_token_seconds", "Submission to first token"),
@@ -59,6 +84,17 @@ class RouterMetrics:
         )
         self.cached_tokens = Counter(
             "trnrt_cached_prompt_tokens", "Of these, not computed again", registry=registry
+        )
+        self.replayed_tokens = Counter(
+            "trnrt_replayed_prompt_tokens",
+            "Prompt tokens computed again though their pages were cached",
+            registry=registry,
+        )
+        self.cache_lookups = Counter(
+            "trnrt_cache_lookups",
+            "Sequences looked up in the prefix cache, by what came of it and where the hit lay",
+            ["reason", "tier"],
+            registry=registry,
         )
         self.generation_tokens = Counter(
             "trnrt_generation_tokens", "Tokens of finished requests", registry=registry
@@ -100,6 +136,8 @@ class _EngineCollector(Collector):
             for engine in self._engines:
                 counter.add_metric([engine.name], getattr(engine.stats, field))
             yield counter
+        for field, (name, text, label) in _LABELLED_COUNTERS.items():
+            yield self._labelled(field, name, text, label)
         for field, (name, text) in _ENGINE_HISTOGRAMS.items():
             histogram = HistogramMetricFamily(f"trnrt_engine_{name}", text, labels=["engine"])
             for engine in self._engines:
@@ -107,6 +145,13 @@ class _EngineCollector(Collector):
                 if snapshot.counts:
                     histogram.add_metric([engine.name], _buckets(snapshot), snapshot.total)
             yield histogram
+
+    def _labelled(self, field: str, name: str, text: str, label: str) -> Metric:
+        counter = CounterMetricFamily(f"trnrt_engine_{name}", text, labels=["engine", label])
+        for engine in self._engines:
+            for value, count in getattr(engine.stats, field).items():
+                counter.add_metric([engine.name, value], count)
+        return counter
 
 
 def _buckets(snapshot: HistogramSnapshot) -> list[tuple[str, float]]:

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 
 from trnrt_router.__about__ import __version__
+from trnrt_router.affinity import MAX_KEY_CHARS
 from trnrt_router.errors import ErrorReply
 from trnrt_router.openai.chat import ChatChunk, ChatCompletion, ChatRequest
 from trnrt_router.openai.common import ModelCard, ModelList
 from trnrt_router.openai.completions import Completion, CompletionRequest
+from trnrt_router.routes.cache import CacheFlush, EnginesTold
 from trnrt_router.routes.health import Health, Readiness
 
 Json = dict[str, Any]
@@ -21,6 +23,8 @@ _STRUCTS = (
     ChatChunk,
     CompletionRequest,
     Completion,
+    CacheFlush,
+    EnginesTold,
     ModelList,
     ModelCard,
     Health,
@@ -46,6 +50,15 @@ def _event_of(schema: Json) -> Json:
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
+def _id_in_path(**limits: int) -> Json:
+    return {
+        "name": "id",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", **limits},
+    }
+
+
 def openapi_document() -> Json:
     """Build the document; 3.1, because its schemas are JSON Schema's."""
     schemas, components = msgspec.json.schema_components(
@@ -69,10 +82,16 @@ def openapi_document() -> Json:
     def reading(reply: type, summary: str, **responses: Json) -> Json:
         return {"get": {"summary": summary, "responses": {"200": json_body(reply)} | responses}}
 
+    def telling(summary: str, *statuses: str) -> Json:
+        answers = {"200": json_body(EnginesTold)} | {s: errors[s] for s in statuses}
+        return {"summary": summary, "responses": answers}
+
+    flush = telling("Forget cached prefixes", "400", "413", "503")
+    flush["requestBody"] = {"required": False, **json_body(CacheFlush, "what; nothing means all")}
+    release = telling("Unpin what a session has pinned in the cache", "400", "404", "503")
+    release["parameters"] = [_id_in_path(minLength=1, maxLength=MAX_KEY_CHARS)]
     one_model = reading(ModelCard, "One model", **{"404": errors["404"]})
-    one_model["get"]["parameters"] = [
-        {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-    ]
+    one_model["get"]["parameters"] = [_id_in_path()]
     text = {"200": {"description": "the metrics", "content": {"text/plain": {}}}}
     return {
         "openapi": "3.1.0",
@@ -84,6 +103,8 @@ def openapi_document() -> Json:
             "/v1/completions": generating(
                 CompletionRequest, Completion, Completion, "Continue a text"
             ),
+            "/v1/cache/flush": {"post": flush},
+            "/v1/cache/sessions/{id}": {"delete": release},
             "/v1/models": reading(ModelList, "List models"),
             "/v1/models/{id}": one_model,
             "/health": reading(Health, "Whether this process lives"),

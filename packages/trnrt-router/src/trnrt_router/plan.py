@@ -11,10 +11,11 @@ from trnrt_router.text.markup import Section
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids and the section the answer begins in; None where it is not parsed."""
+    """Token ids, the section the answer begins in (None where it is not parsed), and marks."""
 
     token_ids: list[int]
     starts_in: Section | None
+    marks: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

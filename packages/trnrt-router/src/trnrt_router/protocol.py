@@ -2,8 +2,9 @@
 
 One long-lived `GET /stream` per router carries length-prefixed msgpack frames from the engine:
 a `Hello`, then one `Frame` a step with the deltas of all requests, and a `Beat` every second or
-so. `POST /submit` and `POST /abort` are small and answered at once. A request belongs to the
-stream whose id its `Submit` names; when the stream ends, its requests are aborted.
+so. `POST /submit` and `POST /abort` are small and answered at once; `POST /flush` and
+`POST /release-session` speak to the prefix cache. A request belongs to the stream whose id its
+`Submit` names; when the stream ends, its requests are aborted.
 
 The structs mirror `trnrt_engine.api` field by field, because a router without the engine package
 must be able to read them; a contract test walks both sides.
@@ -16,7 +17,7 @@ from enum import StrEnum
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 _LENGTH = struct.Struct(">I")
@@ -29,6 +30,35 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+class CacheMode(StrEnum):
+    """What a request may do with cached prefixes; see `trnrt_engine.api`."""
+
+    READ = "read"
+    WRITE = "write"
+    OFF = "off"
+
+
+class CacheControl(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """How one request uses the prefix cache; see `trnrt_engine.api`."""
+
+    mode: CacheMode = CacheMode.WRITE
+    ttl_s: float | None = None
+    pin: bool = False
+    session_id: str = ""
+
+
+class CacheReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request found in the prefix cache; see `trnrt_engine.api`."""
+
+    kv_depth: int = 0
+    state_depth: int = 0
+    replayed: int = 0
+    tier: str = ""
+    reason: str = ""
 
 
 class SamplingParams(
@@ -67,6 +97,7 @@ class EngineRequest(
     tenant: str = ""
     priority: int = 0
     deadline_s: float | None = None
+    cache: CacheControl = CacheControl()
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -96,6 +127,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+    cache_report: CacheReport | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,20 +152,35 @@ class HistogramSnapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A snapshot of load and counters; counters never decrease."""
+    """A snapshot of load and counters; see `trnrt_engine.api`."""
 
     num_waiting: int = 0
     num_running: int = 0
     free_pages: int = 0
     total_pages: int = 0
+    cached_pages: int = 0
     free_state_slots: int = 0
     total_state_slots: int = 0
+    num_bundles: int = 0
     steps: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     requests_finished: int = 0
     requests_failed: int = 0
     requests_aborted: int = 0
+    cache_hit_tokens: int = 0
+    cache_lookups: dict[str, int] = {}
+    evicted_pages: int = 0
+    evicted_bundles: int = 0
+    skipped_bundles: int = 0
+    cache_tier_hit_tokens: dict[str, int] = {}
+    cache_bytes_written: dict[str, int] = {}
+    cache_bytes_loaded: dict[str, int] = {}
+    cache_skipped_writes: int = 0
+    cache_failed_writes: int = 0
+    cache_loads: int = 0
+    cache_late_loads: int = 0
+    cache_failed_loads: int = 0
     queue_s: HistogramSnapshot = HistogramSnapshot()
     time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
     inter_token_s: HistogramSnapshot = HistogramSnapshot()
@@ -175,6 +222,18 @@ class Abort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests nobody waits for any more; unknown ids are ignored."""
 
     request_ids: list[str]
+
+
+class Flush(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Forget cached prefixes: those of one salt, or all (None)."""
+
+    salt: str | None = None
+
+
+class ReleaseSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Unpin what a session has pinned; an unknown session is ignored."""
+
+    session_id: str
 
 
 class Refusal(msgspec.Struct, frozen=True):

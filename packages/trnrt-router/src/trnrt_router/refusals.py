@@ -24,8 +24,8 @@ def read_refusal(status: int, body: bytes) -> Refusal:
         return Refusal("Unknown", f"answered with status {status}")
 
 
-def submit_error(engine: str, status: int, body: bytes) -> ApiError:
-    """Return the error of a refused submit, in the words a client is told."""
+def post_error(engine: str, status: int, body: bytes) -> ApiError:
+    """Return the error of a refused post, in the words a client is told."""
     refusal = read_refusal(status, body)
     message = refusal.message
     match status:

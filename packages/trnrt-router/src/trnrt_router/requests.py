@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trnrt_router.affinity import RouteKey, prefix_hashes, session_key
+from trnrt_router.cache_control import cache_control
 from trnrt_router.errors import ContextTooLong, InvalidRequest, NotFound
 from trnrt_router.openai.chat import ChatRequest
 from trnrt_router.openai.completions import CompletionRequest
@@ -23,11 +24,14 @@ from trnrt_router.sampling import (
     token_id,
 )
 from trnrt_router.text.chat_template import ChatTemplate
+from trnrt_router.text.marks import find_marks
 from trnrt_router.text.tokenizer import Tokenizer
 
 # OpenAI's default for this endpoint alone.
 COMPLETION_MAX_TOKENS = 16
 MAX_PRIORITY = 2**31
+# Cached prefixes end at multiples of this many tokens: a shorter prompt needs no marks.
+BUNDLE_GRID = 64
 
 
 class RequestPlanner:
@@ -85,7 +89,11 @@ class RequestPlanner:
             kwargs=request.chat_template_kwargs or {},
         )
         self._check_chars(len(rendered.text), info, param="messages")
-        prompt = Prompt(self._tokenizer.encode_prompt(rendered), rendered.starts_in)
+        encoded = self._tokenizer.encode_pieces(rendered)
+        _check_prompt(encoded.ids, info, param="messages")
+        is_cacheable = len(encoded.ids) >= BUNDLE_GRID
+        marks = find_marks(rendered, encoded, self._tokenizer) if is_cacheable else []
+        prompt = Prompt(encoded.ids, rendered.starts_in, marks)
         return self._plan(
             request, [prompt], sampling, headers, info, ignored, warnings=rendered.warnings
         )
@@ -108,6 +116,8 @@ class RequestPlanner:
             num_logprobs=checked_num_logprobs(request.logprobs, "logprobs"),
         )
         prompts = [Prompt(ids, None) for ids in self._completion_prompts(request, info)]
+        for prompt in prompts:
+            _check_prompt(prompt.token_ids, info, param="prompt")
         return self._plan(request, prompts, sampling, headers, info, ignored)
 
     def _check_chars(self, num_chars: int, info: EngineInfo, *, param: str) -> None:
@@ -149,10 +159,9 @@ class RequestPlanner:
     ) -> GenerationPlan:
         n = self._check_model_and_n(request, len(prompts))
         is_chat = isinstance(request, ChatRequest)
-        for prompt in prompts:
-            _check_prompt(prompt, info, param="messages" if is_chat else "prompt")
         keys = {"session_id": request.session_id, "prompt_cache_key": request.prompt_cache_key}
         session, parent = session_key(keys, headers)
+        cache = cache_control(request.cache, session=session)
         salt = request.cache_salt or ""
         options = request.stream_options
         reply_id = f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
@@ -164,9 +173,11 @@ class RequestPlanner:
                     token_ids=prompt.token_ids,
                     sampling=fit_to_window(sampling, info.max_model_len - len(prompt.token_ids)),
                     choice_index=choice,
+                    marks=prompt.marks,
                     cache_salt=salt,
                     tenant=session or "",
                     priority=priority,
+                    cache=cache,
                 ),
                 starts_in=prompt.starts_in,
             )
@@ -213,11 +224,11 @@ class RequestPlanner:
         return n
 
 
-def _check_prompt(prompt: Prompt, info: EngineInfo, *, param: str) -> None:
-    if not prompt.token_ids:
+def _check_prompt(token_ids: list[int], info: EngineInfo, *, param: str) -> None:
+    if not token_ids:
         raise InvalidRequest("the prompt is empty: send at least one token", param=param)
-    if len(prompt.token_ids) >= info.max_model_len:
-        raise ContextTooLong.of(len(prompt.token_ids), info.max_model_len, param=param)
+    if len(token_ids) >= info.max_model_len:
+        raise ContextTooLong.of(len(token_ids), info.max_model_len, param=param)
 
 
 def _priority(value: float | None) -> int:

@@ -45,6 +45,8 @@ class ServedEngine(Protocol):
     def stats(self) -> EngineStats: ...
     async def submit(self, request: EngineRequest) -> None: ...
     async def abort(self, request_id: str) -> None: ...
+    async def flush(self, salt: str | None) -> None: ...
+    async def release_session(self, session_id: str) -> None: ...
     def frames(self) -> AsyncIterator[list[TokenDelta]]: ...
     def health(self) -> EngineHealth: ...
     async def drain(self, *, grace_s: float | None = None) -> None: ...
@@ -242,8 +244,22 @@ def create_worker_app(worker: Worker) -> Litestar:
         await worker.abort(body.request_ids)
         return _reply(None, status=202)
 
+    @post("/flush")
+    async def flush(request: Request[Any, Any, Any]) -> Response[bytes]:
+        body: protocol.Flush = msgspec.msgpack.decode(await request.body(), type=protocol.Flush)
+        await worker.engine().flush(body.salt)
+        return _reply(None, status=202)
+
+    @post("/release-session")
+    async def release_session(request: Request[Any, Any, Any]) -> Response[bytes]:
+        body: protocol.ReleaseSession = msgspec.msgpack.decode(
+            await request.body(), type=protocol.ReleaseSession
+        )
+        await worker.engine().release_session(body.session_id)
+        return _reply(None, status=202)
+
     return Litestar(
-        [health, info, stats, stream, submit, abort],
+        [health, info, stats, stream, submit, abort, flush, release_session],
         exception_handlers={
             TrnrtEngineError: _refuse,
             StreamGone: _refuse,

@@ -1,7 +1,8 @@
 """The pool of pages: which are free, which are promised, which are in use.
 
-A page is reserved at admission and allocated when the sequence reaches it. What is reserved
-is always free, so an admitted sequence never waits for a page.
+A page is reserved at admission and allocated when the sequence reaches it. What is reserved is
+always free or can be evicted from the prefix cache at once, so an admitted sequence never waits
+for a page.
 """
 
 from __future__ import annotations
@@ -28,26 +29,22 @@ class PagePool:
 
     @property
     def num_reserved(self) -> int:
-        """Free pages promised to admitted sequences."""
+        """Pages promised to admitted sequences."""
         return self._num_reserved
 
-    @property
-    def num_available(self) -> int:
-        """Free pages nobody was promised."""
-        return len(self._free) - self._num_reserved
+    def num_available(self, num_evictable: int = 0) -> int:
+        """Count the free pages, and those that could be evicted, nobody was promised."""
+        return len(self._free) + num_evictable - self._num_reserved
 
-    def can_reserve(self, count: int) -> bool:
-        """Say whether `reserve(count)` would succeed."""
-        return count <= self.num_available
-
-    def reserve(self, count: int) -> None:
+    def reserve(self, count: int, *, num_evictable: int = 0) -> None:
         """Promise `count` pages.
 
         Raises:
             IntegrityError: more than `num_available`.
         """
-        if not self.can_reserve(count):
-            raise IntegrityError(f"reserving {count} pages of {self.num_available} available")
+        available = self.num_available(num_evictable)
+        if count > available:
+            raise IntegrityError(f"reserving {count} pages of {available} available")
         self._num_reserved += count
 
     def unreserve(self, count: int) -> None:
@@ -57,7 +54,13 @@ class PagePool:
         self._num_reserved -= count
 
     def allocate_reserved(self) -> int:
-        """Turn one reserved page into an allocated one and return its id."""
+        """Turn one reserved page into an allocated one and return its id.
+
+        Raises:
+            IntegrityError: none is free; evict one first.
+        """
+        if not self._free:
+            raise IntegrityError("no page is free")
         self.unreserve(1)
         page_id = self._free.pop()
         self._is_free[page_id - self._first_id] = 0
@@ -76,11 +79,11 @@ class PagePool:
             self._is_free[index] = 1
             self._free.append(page_id)
 
-    def check_integrity(self, in_use: list[int]) -> None:
+    def check_integrity(self, in_use: list[int], *, num_evictable: int = 0) -> None:
         """Prove that `in_use` (every holder's pages) and the free list are the whole pool.
 
         Raises:
-            IntegrityError: a page is missing, held twice, or more is reserved than free.
+            IntegrityError: a page is missing, held twice, or more is reserved than can be had.
         """
         if len(set(in_use)) != len(in_use):
             raise IntegrityError("a page has two holders")
@@ -93,5 +96,8 @@ class PagePool:
             )
         if sum(self._is_free) != len(self._free):
             raise IntegrityError("free flags and free list differ")
-        if not 0 <= self._num_reserved <= len(self._free):
-            raise IntegrityError(f"{self._num_reserved} reserved of {len(self._free)} free pages")
+        if not 0 <= self._num_reserved <= len(self._free) + num_evictable:
+            raise IntegrityError(
+                f"{self._num_reserved} reserved of {len(self._free)} free and {num_evictable} "
+                f"evictable pages"
+            )

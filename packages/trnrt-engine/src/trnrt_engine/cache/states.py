@@ -1,7 +1,7 @@
-"""The pool of state slots: one per admitted sequence.
+"""Pools of state slots: one per admitted sequence, one per bundle.
 
-A slot indexes the recurrent states, the conv tails, the open index pools and the sampling
-state. It needs no clearing: a sequence at position 0 ignores what a slot holds.
+A slot indexes the recurrent states, the conv tails and the open index pools; that of a sequence
+also the sampling state. It needs no clearing: a sequence at position 0 ignores what a slot holds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ class StateSlots:
     """Hand out slot ids `first_id .. first_id + num_slots - 1`; ids below are scratch."""
 
     def __init__(self, num_slots: int, *, first_id: int) -> None:
-        if num_slots < 1:
-            raise ValueError(f"num_slots is {num_slots}; an engine has at least one")
+        if num_slots < 0:
+            raise ValueError(f"num_slots is {num_slots}, must be at least 0")
         self.num_slots = num_slots
         self._first_id = first_id
         self._free = list(range(first_id + num_slots - 1, first_id - 1, -1))

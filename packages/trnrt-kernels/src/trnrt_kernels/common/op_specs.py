@@ -1,8 +1,8 @@
 """The specs of all ops, in both phases.
 
 Letters as in `op_arguments`; b rows of a decode batch, t rows of a prefill chunk, p pages of the
-block table, n prompt rows a head computes. Argument order: streams, step inputs, weights, caches,
-constants. A reference and a kernel take the same, by the same names.
+block table, e states a chunk exports, n prompt rows a head computes. Argument order: streams, step
+inputs, weights, caches, constants. A reference and a kernel take the same, by the same names.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ _SLOT_INPUT = {
 _PAGE_INPUT = {
     Phase.DECODE: step_input("block_table_BP", "b p"),
     Phase.PREFILL: step_input("block_table_P", "p"),
+}
+_EXPORT_INPUTS: dict[Phase, tuple[Argument, ...]] = {
+    Phase.DECODE: (),
+    Phase.PREFILL: (step_input("export_rows_E", "e"), step_input("export_slots_E", "e")),
 }
 _LIVE_INPUT = {
     Phase.DECODE: step_input("is_live_B", "b", DType.BOOL),
@@ -90,7 +94,7 @@ def _embed(phase: Phase) -> KernelSpec:
 
 def _kda_half(phase: Phase) -> KernelSpec:
     streams, streams_out = _streams(phase)
-    inputs = (*_POSITION_INPUTS[phase], _SLOT_INPUT[phase])
+    inputs = (*_POSITION_INPUTS[phase], _SLOT_INPUT[phase], *_EXPORT_INPUTS[phase])
     return KernelSpec(
         name="kda_half",
         phase=phase,

@@ -16,6 +16,7 @@ from torch import Tensor
 from trnrt_kernels.reference.elementwise import rms_norm, sigmoid
 
 SUB_CHUNK = 16  # exp(5 * 16) fits float32, exp(5 * 18) does not; the decay is at least -5 a token
+EXPORT_GRID = 64  # rows of a chunk between two states that can be exported
 _L2_EPS = 1e-6
 
 
@@ -43,6 +44,20 @@ class Gates(NamedTuple):
     v_THK: Tensor
     g_THK: Tensor
     beta_TH: Tensor
+
+
+class Advanced(NamedTuple):
+    """A sequence advanced by a chunk.
+
+    Fields:
+        output_THK: o of each token, float32.
+        state_HKK: after the last token.
+        grid_states: after each `EXPORT_GRID` tokens; empty unless asked for.
+    """
+
+    output_THK: Tensor
+    state_HKK: Tensor
+    grid_states: list[Tensor]
 
 
 def convolve(window_XC: Tensor, taps_WC: Tensor, tokens: int) -> Tensor:
@@ -102,15 +117,15 @@ def step(gates: Gates, state_BHKK: Tensor) -> tuple[Tensor, Tensor]:
     return output.view(rows, heads, size), state.view(rows, heads, size, size)
 
 
-def chunk(gates: Gates, state_HKK: Tensor) -> tuple[Tensor, Tensor]:
+def chunk(gates: Gates, state_HKK: Tensor, *, keep_grid: bool) -> Advanced:
     """Advance one sequence by T tokens, T a multiple of `SUB_CHUNK`.
 
     Inside a sub-chunk the decay between two tokens factors into `exp(G_i) * exp(-G_j)`, so all
     pairs are matrix products, and `(I + L)^-1` of the nilpotent L is a product of four factors.
     Absent tokens must have g = beta = 0 and k = 0.
 
-    Returns:
-        o [T, H, K] float32 and the new state.
+    Args:
+        keep_grid: whether to return the states on the way, too.
     """
     q, k, v, g, beta = (_by_sub_chunk(part) for part in (*gates[:4], gates.beta_TH.unsqueeze(2)))
     total = g.cumsum(dim=2)
@@ -124,16 +139,19 @@ def chunk(gates: Gates, state_HKK: Tensor) -> tuple[Tensor, Tensor]:
     last = total[:, :, -1:]
     key_end = (k * torch.exp(last - total)).transpose(2, 3)
     decay_end = torch.exp(last).transpose(2, 3)
-    outputs = []
+    outputs: list[Tensor] = []
+    grid_states: list[Tensor] = []
     state = state_HKK
     sub_chunks = (query, weights, values, attention, key_end, decay_end)
     for q_i, w_i, u_i, a_i, k_i, d_i in zip(*(x.unbind(1) for x in sub_chunks), strict=True):
         fresh = torch.baddbmm(u_i, w_i, state, alpha=-1)
         outputs.append(torch.baddbmm(torch.bmm(q_i, state), a_i, fresh))
         state = torch.baddbmm(state * d_i, k_i, fresh)
+        if keep_grid and len(outputs) * SUB_CHUNK % EXPORT_GRID == 0:
+            grid_states.append(state)
     heads, _, size = outputs[0].shape
     output = torch.stack(outputs, dim=1).view(heads, -1, size)
-    return output.transpose(0, 1), state
+    return Advanced(output.transpose(0, 1), state, grid_states)
 
 
 def finish(x_TD: Tensor, output_THK: Tensor, weights: KdaWeights, eps: float) -> Tensor:

@@ -5,15 +5,33 @@ as rows [pools, P*L] of one pool each: one index moves P neighbouring tokens. Wh
 first token of a pool clears the rest of it; a pool in use therefore never holds what an earlier
 owner left there, and a masked token in it is finite.
 
-FP8 rows are moved as bytes: torch neither gathers nor scatters float8.
+FP8 rows are moved as bytes: torch neither gathers nor scatters float8. Everything is read from
+the cache, also what the same step wrote, so a value is seen as its cache dtype holds it.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-FP8_MAX = 240.0  # largest e4m3 value that every FP8 variant in use can hold
+from trnrt_kernels.common.fp8 import TRN2_E4M3_MAX
+
+
+def encode_fp8(values: Tensor, *, scale: float = 1.0) -> Tensor:
+    """Round `values / scale` to e4m3 codes, clamped to what every FP8 variant in use can hold.
+
+    Infinity becomes NaN, which reaches the logits and fails the request: clamped it would hide.
+    """
+    scaled = values.float() if scale == 1.0 else values.float() / scale
+    finite = scaled.masked_fill(scaled.isinf(), math.nan)
+    return finite.clamp(-TRN2_E4M3_MAX, TRN2_E4M3_MAX).to(torch.float8_e4m3fn)
+
+
+def decode_fp8(codes: Tensor, dtype: torch.dtype, *, scale: float = 1.0) -> Tensor:
+    """Give back what `encode_fp8` rounded."""
+    return codes.to(dtype) if scale == 1.0 else (codes.float() * scale).to(dtype)
 
 
 def pool_rows(cache_ZTL: Tensor, pool_size: int) -> Tensor:
@@ -26,15 +44,15 @@ def read_rows(rows_RX: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     """Gather rows and convert them from the cache dtype; the index is flattened."""
     if rows_RX.dtype == torch.float8_e4m3fn:
         codes = rows_RX.view(torch.uint8).index_select(0, index.flatten())
-        return codes.view(torch.float8_e4m3fn).to(dtype)
+        return decode_fp8(codes.view(torch.float8_e4m3fn), dtype)
     return rows_RX.index_select(0, index.flatten()).to(dtype)
 
 
 def write_rows(rows_RX: Tensor, index_N: Tensor, values_NX: Tensor) -> None:
-    """Scatter rows, converted to the cache dtype; FP8 is clamped to what every variant holds."""
+    """Scatter rows, converted to the cache dtype."""
     if rows_RX.dtype == torch.float8_e4m3fn:
-        codes = values_NX.float().clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
-        rows_RX.view(torch.uint8).index_copy_(0, index_N, codes.view(torch.uint8))
+        codes = encode_fp8(values_NX).view(torch.uint8)
+        rows_RX.view(torch.uint8).index_copy_(0, index_N, codes)
     else:
         rows_RX.index_copy_(0, index_N, values_NX.to(rows_RX.dtype))
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from trnrt_router.openai.common import (
     Bias,
+    CacheField,
     CacheSalt,
     Fraction,
     Integer,
@@ -110,6 +111,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     session_id: SessionKey | None = None
     prompt_cache_key: SessionKey | None = None
+    cache: CacheField | None = None
     cache_salt: CacheSalt | None = None
     priority: Integer | None = None
     user: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -43,6 +43,24 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+CacheModeName = Literal["read", "write", "off"]
+
+
+class CacheOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a request uses the prefix cache, in full; a bare mode says the same in short.
+
+    `read` uses cached prefixes and leaves none, `write` (the default) uses and leaves them, `off`
+    does neither.
+    """
+
+    mode: CacheModeName | None = None
+    ttl_s: Annotated[float, Meta(gt=0)] | None = None
+    pin: bool | None = None
+
+
+CacheField = CacheModeName | CacheOptions
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):

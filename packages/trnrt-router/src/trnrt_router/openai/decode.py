@@ -13,7 +13,7 @@ from trnrt_router.errors import InvalidRequest
 T = TypeVar("T", bound=msgspec.Struct)
 
 _AT_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
+_MISNAMED = re.compile(r"(?:missing required|unknown) field `(?P<name>[^`]+)`")
 _raw_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(
     dict[str, msgspec.Raw]
 )
@@ -57,8 +57,8 @@ def _decoder(request_type: type[T]) -> msgspec.json.Decoder[T]:
 
 def _invalid(message: str) -> InvalidRequest:
     param = None
-    if (missing := _MISSING.search(message)) is not None:
-        param = missing["name"]
+    if (misnamed := _MISNAMED.search(message)) is not None:
+        param = misnamed["name"]
     if (place := _AT_PATH.search(message)) is not None:
         path = place["path"].replace("[...]", "").replace("[", ".").replace("]", "").lstrip(".")
         param = f"{path}.{param}" if param and path else path or param

@@ -17,9 +17,10 @@ from msgspec import UNSET
 from trnrt_router.disconnect import ClientGone, read_body, until_disconnect
 from trnrt_router.errors import ApiError
 from trnrt_router.generation import ChoiceEvent, Generation
-from trnrt_router.headers import field_list, request_id, sentence_list
+from trnrt_router.headers import cache_fields, field_list, key_values, request_id, sentence_list
 from trnrt_router.openai.common import Usage
 from trnrt_router.plan import GenerationPlan
+from trnrt_router.protocol import CacheReport
 from trnrt_router.service import Planner, Service
 from trnrt_router.stream import DONE, EventStream, comment, error_event, event
 from trnrt_router.text.tokenizer import Tokenizer
@@ -149,6 +150,8 @@ class Answer:
         headers = {"x-request-id": request_id(request.headers)}
         if generation.engine is not None:
             headers["x-trnrt-engine"] = generation.engine.name
+        if generation.cache_reports:  # a stream may leave before its first token
+            headers["x-trnrt-cache"] = key_values(cache_fields(generation.cache_reports[0]))
         if plan.ignored_fields:
             headers["x-trnrt-ignored-fields"] = field_list(plan.ignored_fields)
         if plan.warnings:
@@ -173,9 +176,16 @@ class Answer:
         generation.close()
         metrics.prompt_tokens.inc(generation.plan.num_prompt_tokens)
         metrics.cached_tokens.inc(generation.num_cached_tokens)
+        reports = generation.cache_reports
+        for report in reports:
+            found = cache_fields(report)
+            metrics.cache_lookups.labels(found["reason"], found["tier"]).inc()
+            metrics.replayed_tokens.inc(report.replayed)
+        found = cache_fields(reports[0] if reports else CacheReport())
         metrics.generation_tokens.inc(generation.num_output_tokens)
         logger.info(
-            "request finished id=%s engine=%s status=%d prompt=%d cached=%d output=%d seconds=%.3f",
+            "request finished id=%s engine=%s status=%d prompt=%d cached=%d output=%d seconds=%.3f "
+            "kv_depth=%s state_depth=%s replayed=%s tier=%s cache=%s",
             generation.plan.id,
             generation.engine.name if generation.engine else "-",
             self._status,
@@ -183,6 +193,7 @@ class Answer:
             generation.num_cached_tokens,
             generation.num_output_tokens,
             elapsed_s,
+            *found.values(),
         )
 
 

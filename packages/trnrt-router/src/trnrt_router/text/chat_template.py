@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, meta
+from jinja2 import TemplateSyntaxError, meta
 
 from trnrt_router.errors import ConfigError, InvalidRequest
 from trnrt_router.text.controls import Controls, PromptText, new_seam, remove_seams
+from trnrt_router.text.conversation import Conversation
 from trnrt_router.text.markup import GLM, Markup, Section
 from trnrt_router.text.messages import Message, normalize_messages, normalize_tools
 from trnrt_router.text.template_environment import new_environment
@@ -28,28 +29,21 @@ REASONING_EFFORTS = {
     "xhigh": "max",
     "max": "max",
 }
-# What a template can run into on messages it was not written for.
-_TEMPLATE_FAULTS = (
-    TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-)
 _MAX_NAMES, _MAX_NAME_CHARS = 8, 40
 _RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_message")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPrompt(PromptText):
     """A prompt ready to be encoded.
 
     Fields:
         starts_in: the section the answer begins in, by the prompt's last think marker.
         warnings: what the request asked for and the template does differently, for the client.
+        conversation: renders parts of the same messages.
     """
 
+    conversation: Conversation = field(repr=False, compare=False)
     starts_in: Section = Section.CONTENT
     warnings: tuple[str, ...] = ()
 
@@ -147,8 +141,16 @@ class ChatTemplate:
             variables = self._variables(reasoning_effort, kwargs)
             variables.values["tools"] = self._broken_up(normalize_tools(tools), variables.seam)
             variables.values["add_generation_prompt"] = add_generation_prompt is not False
-            run = self._continue if continue_final_message else self._run
-            rendered = run(normal, variables)
+            conversation = Conversation(
+                self._template,
+                messages=[self._broken_up_message(m, variables.seam) for m in normal],
+                variables=variables.values,
+                seam=variables.seam,
+            )
+            if continue_final_message:
+                rendered = self._continue(normal[-1], conversation)
+            else:
+                rendered = conversation.render(conversation.messages)
             rendered.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest(
@@ -158,7 +160,11 @@ class ChatTemplate:
             raise InvalidRequest("messages: nested too deeply", param="messages") from error
         prompt = remove_seams(rendered, variables.seam)
         return RenderedPrompt(
-            prompt.text, prompt.seams, self._starts_in(rendered), tuple(variables.warnings)
+            prompt.text,
+            prompt.seams,
+            conversation=conversation,
+            starts_in=self._starts_in(rendered),
+            warnings=tuple(variables.warnings),
         )
 
     def _variables(self, reasoning_effort: object, kwargs: object) -> _Variables:
@@ -193,18 +199,9 @@ class ChatTemplate:
                 )
         return variables
 
-    def _run(self, messages: list[Message], variables: _Variables) -> str:
-        broken_up = [self._broken_up_message(message, variables.seam) for message in messages]
-        try:
-            return self._template.render(messages=broken_up, **variables.values)
-        except _TEMPLATE_FAULTS as error:
-            raise InvalidRequest(
-                f"the chat template refused the messages: {error}", param="messages"
-            ) from error
-
-    def _continue(self, messages: list[Message], variables: _Variables) -> str:
+    def _continue(self, message: Message, conversation: Conversation) -> str:
         """Render with a stand-in for the last text, cut there, and put the exact text behind."""
-        final = dict(messages[-1])
+        final = dict(message)
         text = final["content"]
         if "reasoning_content" not in final and self._markup.think_close in text:
             # As templates split it: the pair is reasoning, the text behind it is continued.
@@ -213,11 +210,14 @@ class ChatTemplate:
             final["reasoning_content"] = head.rpartition(self._markup.think_open)[2]
         stand_in = secrets.token_hex(16)
         final["content"] = stand_in
-        rendered = self._run([*messages[:-1], final], variables)
+        seam = conversation.seam
+        rendered = conversation.render(
+            [*conversation.messages[:-1], self._broken_up_message(final, seam)]
+        )
         before, found, _ = rendered.rpartition(stand_in)
         if not found:
             _refuse("continue_final_message", "this model's chat template does not support it")
-        return before + self._controls.break_up(text, variables.seam)
+        return before + self._controls.break_up(text, seam)
 
     def _broken_up_message(self, message: Message, seam: str) -> Message:
         broken_up = {key: self._broken_up(value, seam) for key, value in message.items()}

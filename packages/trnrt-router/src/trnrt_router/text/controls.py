@@ -43,6 +43,7 @@ class Controls:
         if short := [token for token in ids if len(token) < 2]:
             raise ValueError(f"control tokens of one character are not supported: {short}")
         self.ids = dict(ids)
+        self.tokens = {index: token for token, index in ids.items()}
         self._token = _any_of(ids)
 
     def break_up(self, text: str, seam: str, *, keep: Iterable[str] = ()) -> str:

@@ -9,6 +9,7 @@ encoding of the whole string (a test compares them).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,19 @@ from trnrt_router.text.controls import Controls, PromptText
 
 # A table with a place for every id is made: a damaged file must not ask for terabytes.
 TokenId = Annotated[int, Meta(ge=0, lt=2**24)]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """The ids of a prompt and where its pieces (plain texts and control tokens) lie.
+
+    Fields:
+        piece_chars, piece_tokens: first character and first token of each piece, and the ends.
+    """
+
+    ids: list[int]
+    piece_chars: list[int]
+    piece_tokens: list[int]
 
 
 class Tokenizer:
@@ -77,17 +91,27 @@ class Tokenizer:
         In a bare string every spelling of a control token is one; in a `PromptText` those with a
         seam inside are plain text.
         """
+        return self.encode_pieces(prompt).ids
+
+    def encode_pieces(self, prompt: str | PromptText) -> EncodedPrompt:
+        """`encode_prompt`, with the borders of its pieces."""
         if isinstance(prompt, str):
             prompt = PromptText(prompt)
         pieces = list(self.controls.split(prompt))
         encoded = iter(self._encode([piece for piece in pieces if isinstance(piece, str)]))
         ids: list[int] = []
+        num_chars = 0
+        piece_chars, piece_tokens = [0], [0]
         for piece in pieces:
             if isinstance(piece, int):
                 ids.append(piece)
+                num_chars += len(self.controls.tokens[piece])
             else:
                 ids.extend(next(encoded))
-        return ids
+                num_chars += len(piece)
+            piece_chars.append(num_chars)
+            piece_tokens.append(len(ids))
+        return EncodedPrompt(ids, piece_chars, piece_tokens)
 
     def decode(self, ids: Iterable[int], *, keep_control: bool = True) -> str:
         """Return the text of ids; bytes that are no UTF-8 become replacement characters."""

@@ -1,12 +1,14 @@
 """What the runner hands to one step; shapes are static, lengths are values.
 
-B rows, T chunk rows, P pages of the block table (the context bucket divided by the page size).
+B rows, T chunk rows, P pages of the block table (the context bucket divided by the page size),
+E states exported by a chunk.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
@@ -30,6 +32,10 @@ class DecodeInputs:
     is_live_B: Tensor
 
 
+def _nothing() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillInputs:
     """A chunk of one sequence.
@@ -40,6 +46,9 @@ class PrefillInputs:
         num_tokens: live rows, at least 1; int64 [1].
         state_slot: slot of the sequence's fixed-size caches; int64 [1].
         block_table_P: pages of the sequence in order; int64.
+        export_rows_E: live rows after which a state is exported, multiples of 64; int64. E is 0
+            or `serving.MAX_EXPORTS`; unused entries say 64 and export to scratch slot 0.
+        export_slots_E: slots they are exported to; int64.
     """
 
     token_ids_T: Tensor
@@ -47,3 +56,5 @@ class PrefillInputs:
     num_tokens: Tensor
     state_slot: Tensor
     block_table_P: Tensor
+    export_rows_E: Tensor = field(default_factory=_nothing)
+    export_slots_E: Tensor = field(default_factory=_nothing)

@@ -8,11 +8,11 @@ from functools import cache
 
 from trnrt_kernels.contract import KernelSpec, Phase, Role, Scalar, WeightForm
 from trnrt_kernels.manifest import Bucket, GraphKey
-from trnrt_kernels.memory_plan import MemoryPlan
+from trnrt_kernels.memory_plan import MemoryPlan, cache_dtypes
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.layers import SegmentKind, layer_plan
 from trnrt_kernels.registry import KERNELS, get_spec
-from trnrt_kernels.serving import ServingShape
+from trnrt_kernels.serving import MAX_EXPORTS, ServingShape
 from trnrt_kernels.source_digest import source_digest
 
 HEAD_ENDINGS = ("greedy", "sample")
@@ -46,7 +46,7 @@ def required_graphs(
         for kind in kinds:
             spec = get_spec(phase, kind.op_name)
             for bucket in _buckets(spec, shape):
-                for segment in _segment_names(kind):
+                for segment in _segment_names(kind, phase):
                     yield GraphKey(
                         family=config.family,
                         segment=segment,
@@ -82,6 +82,7 @@ def _dims(config: Glm5NextConfig, memory: MemoryPlan, row_tile: int) -> dict[str
         "page_size": memory.page_size,
         "num_pages": memory.num_pages,
         "num_slots": memory.num_slots,
+        "num_bundle_slots": memory.num_bundle_slots,
     }
 
 
@@ -94,15 +95,17 @@ def _buckets(spec: KernelSpec, shape: ServingShape) -> Iterator[Bucket]:
             yield Bucket(phase=spec.phase.value, rows=rows, context=context)
 
 
-def _segment_names(kind: SegmentKind) -> tuple[str, ...]:
+def _segment_names(kind: SegmentKind, phase: Phase) -> tuple[str, ...]:
     if kind is SegmentKind.HEAD:
         return tuple(f"{kind}+{ending}" for ending in HEAD_ENDINGS)
+    if kind is SegmentKind.KDA and phase is Phase.PREFILL:
+        return (kind.value, f"{kind}+{MAX_EXPORTS}exports")
     return (kind.value,)
 
 
 def _cache_dtypes(spec: KernelSpec, shape: ServingShape) -> dict[str, str]:
-    fixed = {"kda_state": "float32"}
-    return {name: fixed.get(name, shape.dtype) for name in spec.names(Role.CACHE)}
+    dtypes = cache_dtypes(shape.dtype)
+    return {name: dtypes[name] for name in spec.names(Role.CACHE)}
 
 
 def _weight_form(shape: ServingShape) -> str:

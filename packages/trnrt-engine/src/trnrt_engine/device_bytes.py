@@ -1,0 +1,28 @@
+"""The bytes of the caches as the tiers below the device copy them."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from trnrt_kernels.models.glm5_next.caches import Caches
+
+
+class CacheBytes:
+    """See pages and slots of caches in host memory as bytes, nothing copied."""
+
+    def __init__(self, caches: Caches) -> None:
+        self._caches = caches
+        self._page_size = caches.geometry.page_size
+
+    def page(self, page_id: int, *, num_tokens: int) -> list[memoryview]:
+        """The head of a page; each tensor's rows lie in the order of the tokens."""
+        views = self._caches.page_views(page_id)
+        return [_bytes(view[: view.nbytes * num_tokens // self._page_size]) for view in views]
+
+    def states(self, slot: int) -> list[memoryview]:
+        """States and conv tails; on the grid there is no open pool."""
+        return [_bytes(view) for view in self._caches.slot_views(slot, with_open_pool=False)]
+
+
+def _bytes(view: Tensor) -> memoryview:
+    return view.numpy().data

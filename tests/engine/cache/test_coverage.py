@@ -1,0 +1,65 @@
+"""What is kept of a path, and what goes first."""
+
+from __future__ import annotations
+
+from trnrt_engine.cache.bundles import Bundle, Kind
+from trnrt_engine.cache.coverage import EvictionOrder, surplus_of
+from trnrt_engine.cache.prefix_key import PrefixKey
+from trnrt_engine.cache.radix import Node, RadixTree
+
+
+def path_of(num_pages: int) -> list[Node]:
+    tree, key = RadixTree(64), PrefixKey([1] * 64 * num_pages, salt="", page_size=64)
+    nodes = [tree.root(key)]
+    for index in range(num_pages):
+        nodes.append(tree.insert(nodes[-1], key, 64 * (index + 1), index))
+    return nodes[1:]
+
+
+def bundle_at(nodes: list[Node], page: int, kinds: Kind = Kind.CHUNK_END) -> Bundle:
+    node = nodes[page - 1]
+    return Bundle(node.end, node.hash, b"", page, node, kinds)
+
+
+def test_a_path_is_dense_at_its_tail_and_thin_toward_its_root() -> None:
+    nodes = path_of(32)
+    path = [bundle_at(nodes, page) for page in range(32, 0, -1)]
+    kept = [b.position // 64 for b, s in zip(path, surplus_of(path), strict=True) if not s]
+    assert kept == [32, 31, 30, 28, 24, 16]
+
+
+def test_forks_and_the_system_text_are_kept() -> None:
+    nodes = path_of(32)
+    tree, other = RadixTree(64), PrefixKey([1] * 64 * 20 + [2] * 64, salt="", page_size=64)
+    tree.insert(nodes[19], other, 64 * 21, 99)
+    kinds = {3: Kind.SYSTEM_END, 5: Kind.JUNCTION | Kind.CHUNK_END}
+    path = [bundle_at(nodes, page, kinds.get(page, Kind.MARK)) for page in (32, 21, 20, 18, 5, 3)]
+    assert surplus_of(path) == [False, False, False, True, False, False]
+
+
+def test_surplus_goes_before_what_was_used_longer_ago() -> None:
+    nodes = path_of(8)
+    old, deep, middle = bundle_at(path_of(1), 1), bundle_at(nodes, 8), bundle_at(nodes, 3)
+    inner = bundle_at(nodes, 2)
+    order = EvictionOrder()
+    for bundle in (old, inner, middle, deep):
+        order.add(bundle)
+    order.grade([deep, middle, inner])
+    assert list(order) == [inner, old, middle, deep]
+    assert order.slot_victim(surplus_only=True) is inner
+    inner.locks = 1
+    assert order.slot_victim(surplus_only=True) is None
+    assert order.slot_victim(surplus_only=False) is old
+    order.touch(old)
+    assert order.slot_victim(surplus_only=False) is middle
+
+
+def test_pages_come_from_the_end_of_a_path() -> None:
+    nodes = path_of(8)
+    inner, deep = bundle_at(nodes, 3), bundle_at(nodes, 8)
+    order = EvictionOrder()
+    order.add(inner)
+    order.add(deep)
+    assert order.page_victim() is deep
+    nodes[-1].locks = 1
+    assert order.page_victim() is None
