@@ -1,5 +1,7 @@
 """Settings: one table, one order of precedence, ladders that fit the model."""
 
+import itertools
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -79,10 +81,18 @@ def test_bad_file_stops_and_names_file_and_value(tmp_path, content, named):
         assert text in unwrapped
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "1e300"])
-def test_memory_that_is_no_number_of_gib_is_refused(value):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *itertools.product(
+            ["cache_gib", "cache_host_gib", "cache_disk_gib"], ["nan", "inf", "-1", "1e300"]
+        ),
+        *(("cache_gib", "0"), ("cache_disk_gib", "0")),
+    ],
+)
+def test_memory_that_is_no_number_of_gib_is_refused(name, value):
     with pytest.raises(click.BadParameter, match=r"finite|range"):
-        OPTIONS["cache_gib"].type.convert(value, None, None)
+        OPTIONS[name].type.convert(value, None, None)
 
 
 def test_missing_file_is_named():

@@ -39,7 +39,7 @@ def test_every_route_but_the_document_itself_is_in_it(rig):
 
 
 @routes.parametrize()
-@fuzz_settings(30)
+@fuzz_settings(60)
 def test_no_request_is_a_server_error(url, case):
     name_no_model(case)
     case.call_and_validate(base_url=url, checks=CHECKS, timeout=30)

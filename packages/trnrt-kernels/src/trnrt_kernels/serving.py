@@ -139,7 +139,7 @@ _TABLE = (
     ),
     Option(
         name="cache_host_gib",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0, max=MAX_CACHE_GIB),
         default=0.0,
         help="Host memory in which cached prefixes are kept beside the device, in GiB; 0 is none.",
         is_shape=False,
@@ -153,7 +153,7 @@ _TABLE = (
     ),
     Option(
         name="cache_disk_gib",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True, max=MAX_CACHE_GIB),
         default=16.0,
         help="Most that cached prefixes take on disk, in GiB.",
         is_shape=False,
