@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trnrt_kernels.reference import kda, mhc
+from trnrt_kernels.reference.elementwise import cleared
 
 
 def kda_half_ref(
@@ -49,13 +50,13 @@ def kda_half_ref(
         *(g_a_proj, g_b_proj, o_norm, o_proj),
     )
     is_first_B11 = (positions_B == 0).view(-1, 1, 1)
-    tail = torch.where(is_first_B11, 0.0, conv_tail.index_select(0, state_slots_B))
+    tail = cleared(conv_tail.index_select(0, state_slots_B), is_first_B11)
     window_BWC = torch.cat((tail, F.linear(x_BD, qkv_proj).unsqueeze(1)), dim=1)
     conv_tail.index_copy_(0, state_slots_B, window_BWC[:, 1:])
     mixed_BC = kda.convolve_step(window_BWC, qkv_conv.t())
     gates = kda.gates(x_BD, mixed_BC, weights, linear_lower_bound)
     state = kda_state.index_select(0, state_slots_B)
-    output_BHK, state = kda.step(gates, torch.where(is_first_B11.unsqueeze(3), 0.0, state))
+    output_BHK, state = kda.step(gates, cleared(state, is_first_B11.unsqueeze(3)))
     kda_state.index_copy_(0, state_slots_B, state)
     y_BD = kda.finish(x_BD, output_BHK, weights, rms_norm_eps)
     return mhc.leave(half, y_BD, streams_BND, group_name)

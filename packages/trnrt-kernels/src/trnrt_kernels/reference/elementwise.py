@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_INT_OF_SIZE = {2: torch.int16, 4: torch.int32}
 VECTOR_BLOCK = 32  # elements of torch's unrolled inner loop with 512-bit vectors
 
 
@@ -22,6 +23,15 @@ def sigmoid(x: Tensor) -> Tensor:
     if missing == 0 or x.stride(-2) != columns:
         return torch.sigmoid(x)
     return torch.sigmoid(F.pad(x, (0, missing)))[..., :columns]
+
+
+def cleared(x: Tensor, is_cleared: Tensor) -> Tensor:
+    """Zeros where `is_cleared`, broadcast against `x`, whatever is there: NaN times 0 is NaN.
+
+    By the bits, as `where` with a broadcast condition does not vectorise: 4 times the time.
+    """
+    bits = x.view(_INT_OF_SIZE[x.element_size()])
+    return (bits & (is_cleared.to(bits.dtype) - 1)).view(x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

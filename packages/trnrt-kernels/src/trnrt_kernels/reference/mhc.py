@@ -5,6 +5,7 @@ T tokens, N streams, D hidden. All coefficients are float32.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -93,17 +94,33 @@ def _coefficients(flat_TX: Tensor, fn: Tensor, eps: float) -> Tensor:
 def _sinkhorn(comb_TNN: Tensor, eps: float, iterations: int) -> Tensor:
     """Normalise columns, then `iterations - 1` times rows and columns.
 
-    Row and column sums of the flattened N x N matrices are one product each with a 0/1 matrix:
-    two calls a normalisation instead of three, for any number of tokens.
+    Divisors of the flattened N x N matrices, sums with `eps` added, are one product each: a last
+    element that stays 1 carries `eps`. Two calls a normalisation, which are all the cost there is
+    at one token; for any number of tokens.
     """
     tokens, n, _ = comb_TNN.shape
-    eye = torch.eye(n, device=comb_TNN.device)
-    same_column = eye.view(1, n, 1, n).expand(n, n, n, n).reshape(n * n, n * n)
-    same_row = eye.view(n, 1, n, 1).expand(n, n, n, n).reshape(n * n, n * n)
-    flat = comb_TNN.reshape(tokens, n * n)
-    epsilon = torch.full_like(flat, eps)
-    flat = flat / torch.addmm(epsilon, flat, same_column)
-    for _ in range(iterations - 1):  # in place: at one token the calls are all the cost
-        flat.div_(torch.addmm(epsilon, flat, same_row))
-        flat.div_(torch.addmm(epsilon, flat, same_column))
-    return flat.view(tokens, n, n)
+    is_eager = type(comb_TNN) is Tensor and not torch.compiler.is_compiling()
+    make = _held_sum_matrices if is_eager else _sum_matrices
+    by_row, by_column = make(n, eps, comb_TNN.device)
+    flat_TX = F.pad(comb_TNN.reshape(tokens, n * n), (0, 1), value=1.0)
+    divisors_TX = torch.mm(flat_TX, by_column)
+    flat_TX = flat_TX / divisors_TX
+    for _ in range(iterations - 1):
+        flat_TX.div_(torch.mm(flat_TX, by_row, out=divisors_TX))
+        flat_TX.div_(torch.mm(flat_TX, by_column, out=divisors_TX))
+    return flat_TX[:, :-1].reshape(tokens, n, n)
+
+
+def _sum_matrices(n: int, eps: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """[N*N+1, N*N+1]: from (matrix, 1) the sums of its rows, or columns, plus `eps`, and 1."""
+    eye = torch.eye(n, device=device)
+    by_row = eye.view(n, 1, n, 1).expand(n, n, n, n).reshape(n * n, n * n)
+    by_column = eye.view(1, n, 1, n).expand(n, n, n, n).reshape(n * n, n * n)
+    last = F.pad(torch.full((1, n * n), eps, device=device), (0, 1), value=1.0)
+    return (
+        torch.cat((F.pad(by_row, (0, 1)), last)),
+        torch.cat((F.pad(by_column, (0, 1)), last)),
+    )
+
+
+_held_sum_matrices = cache(_sum_matrices)  # eager only: made anew they cost as much as two rounds
