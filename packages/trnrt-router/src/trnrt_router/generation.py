@@ -25,7 +25,7 @@ from trnrt_router.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 
-class ChoiceEvent(msgspec.Struct, frozen=True):
+class ChoiceEvent(msgspec.Struct, frozen=True, gc=False):
     """What arrived for one choice: visible text, and logprobs of all its tokens if asked for."""
 
     index: int

@@ -115,7 +115,7 @@ class RequestError(msgspec.Struct, frozen=True, array_like=True):
     message: str
 
 
-class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What one step added to one request; see `trnrt_engine.api`."""
 
     request_id: str

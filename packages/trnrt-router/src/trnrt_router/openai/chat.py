@@ -178,7 +178,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "chat.completion"
 
 
-class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
+class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one chunk adds; a field that adds nothing is left out."""
 
     role: str | UnsetType = UNSET
@@ -186,7 +186,7 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | UnsetType = UNSET
 
 
-class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One choice's part of a chunk."""
 
     index: int
@@ -195,7 +195,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | UnsetType = UNSET
 
 
-class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One event of a stream."""
 
     id: str

@@ -13,7 +13,7 @@ from trnrt_router.text.stop import StopMatcher
 from trnrt_router.text.tokenizer import Tokenizer
 
 
-class ChoiceDelta(msgspec.Struct, frozen=True):
+class ChoiceDelta(msgspec.Struct, frozen=True, gc=False):
     """What became visible by one push.
 
     Fields:
@@ -156,7 +156,7 @@ class ChoiceStream:
         before = self.num_tokens
         last = len(token_ids) - 1
         for index, token_id in enumerate(token_ids):
-            if self.stopped:
+            if self._text.matched_stop is not None:
                 break
             self.num_tokens += 1
             if index == last and token_id == stop_token_id:

@@ -7,9 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from trnrt_router.text.tokenizer import Tokenizer
 
-_new_utf8_decoder = codecs.getincrementaldecoder("utf-8")
-
-
 class Tag(str):
     """A control token that the output parser acts on, told apart from the same letters as text."""
 
@@ -20,17 +17,20 @@ class Utf8Stream:
     """Bytes to text: holds back the start of a character, replaces what cannot become one."""
 
     def __init__(self) -> None:
-        self._decoder = _new_utf8_decoder("replace")
+        self._held = b""
 
     def push(self, data: bytes) -> str:
         """Return the characters that are complete or known to be invalid."""
-        return self._decoder.decode(data)
+        # What the incremental decoder of the library does, without its call in Python per token.
+        data = self._held + data
+        text, num_read = codecs.utf_8_decode(data, "replace", False)
+        self._held = data[num_read:]
+        return text
 
     def finish(self) -> str:
         """End the text here: a cut character is one replacement character. Can be reused."""
-        tail = self._decoder.decode(b"", True)
-        self._decoder.reset()
-        return tail
+        held, self._held = self._held, b""
+        return held.decode("utf-8", "replace")
 
 
 class Detokenizer:
