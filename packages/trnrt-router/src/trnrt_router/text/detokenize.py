@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from trnrt_router.text.tokenizer import Tokenizer
 
+
 class Tag(str):
     """A control token that the output parser acts on, told apart from the same letters as text."""
 
