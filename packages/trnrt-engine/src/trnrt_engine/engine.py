@@ -130,7 +130,10 @@ class Engine:
         self._submit(spec, None)
 
     def add(self, spec: EngineRequest) -> Feed[TokenDelta]:
-        """Take a request and return its deltas; leaving the stream early aborts it.
+        """Take a request and return its deltas.
+
+        Closing the stream early (`aclose`, or the end of `async with`) aborts it; a mere `break`
+        out of the loop does not close it.
 
         Raises:
             InvalidRequest, EngineOverloaded, EngineUnavailable: as `submit`.
