@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import datetime
 import json
 import os
+import platform
 import socket
 import statistics
 import subprocess
@@ -27,6 +29,8 @@ import httpx
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from results import write_section
+
 from support.demo_folder import DEMO_DIR
 from trnrt_router.text.tokenizer import Tokenizer
 
@@ -36,6 +40,7 @@ TEXT = (
     "Latency is what a reader feels: it should be the model's, never the router's. "
 )
 ENGINES = 2
+RESULTS = Path(__file__).parents[2] / "docs" / "results.md"
 WARM_UP_S = 2.0
 GOAL_US = 100.0
 READY_LIMIT_S = 240.0
@@ -182,8 +187,31 @@ def describe(measured: list[Window], *, streams: int, seconds: float) -> str:
     )
 
 
+def report(measured: list[Window], *, streams: int, seconds: float, step_ms: float) -> str:
+    """The section of docs/results.md."""
+    best = min(measured, key=lambda window: window.total_us)
+    middle = statistics.median(window.total_us for window in measured)
+    return "\n".join(
+        [
+            f"- Machine: {platform.processor() or platform.machine()}, "
+            f"{len(os.sched_getaffinity(0))} cores; Python {platform.python_version()}",
+            f"- Date: {datetime.date.today().isoformat()}",
+            f"- Command: `python tests/bench/router.py`, {len(measured)} windows of {seconds:g} s",
+            f"- {streams} streams from {ENGINES} scripted engines, a token every {step_ms:g} ms "
+            f"each, {best.tokens / seconds:.0f} tokens/s; detokenised and parsed",
+            "",
+            "| CPU of the router process per token | required | measured |",
+            "| --- | --- | ---: |",
+            f"| best window | <= {GOAL_US:.0f} us | {best.total_us:.1f} us "
+            f"({best.user_us:.1f} user, {best.system_us:.1f} system) |",
+            f"| median window | - | {middle:.1f} us |",
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--no-write", action="store_true", help="print only")
     parser.add_argument("--streams", type=int, default=24)
     parser.add_argument("--windows", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a window")
@@ -194,6 +222,9 @@ def main() -> None:
             measure(url, router, streams=args.streams, windows=args.windows, seconds=args.seconds)
         )
     print(describe(measured, streams=args.streams, seconds=args.seconds))
+    if not args.no_write:
+        section = report(measured, streams=args.streams, seconds=args.seconds, step_ms=args.step_ms)
+        write_section(RESULTS, "Router, a token of a stream", section)
 
 
 if __name__ == "__main__":
