@@ -33,6 +33,10 @@ def test_threads_of_the_box_are_divided_by_the_engines():
     assert engine_environment(10 * cores, given={})["OMP_NUM_THREADS"] == "1"
 
 
+def test_threads_of_an_engine_do_not_spin():
+    assert engine_environment(1, given={})["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
 def test_environment_of_the_user_wins_but_the_config_file_is_not_passed_on():
-    given = {"OMP_NUM_THREADS": "7", "PATH": "/bin", "TRNRT_CONFIG": "serve.toml"}
-    assert engine_environment(2, given=given) == {"OMP_NUM_THREADS": "7", "PATH": "/bin"}
+    own = {"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "ACTIVE", "PATH": "/bin"}
+    assert engine_environment(2, given=own | {"TRNRT_CONFIG": "serve.toml"}) == own

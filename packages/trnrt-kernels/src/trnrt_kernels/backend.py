@@ -106,6 +106,7 @@ class CpuBackend:
             "RANK": str(rank),
             "WORLD_SIZE": str(world_size),
             "OMP_NUM_THREADS": str(threads),
+            "OMP_WAIT_POLICY": "PASSIVE",  # spinning, they take the cores from each other
         }
 
 

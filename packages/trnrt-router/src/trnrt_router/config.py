@@ -51,12 +51,14 @@ def engine_environment(
 ) -> dict[str, str]:
     """Return the environment of an engine's process.
 
-    The threads of the box are divided by the number of engines, unless the user has set a number.
+    The threads of the box are divided by the number of engines and wait without spinning, unless
+    the user has set it otherwise.
     The engine gets its settings as flags; the file behind `TRNRT_CONFIG` is the parent's.
     """
     threads = max(1, len(os.sched_getaffinity(0)) // num_engines)
     inherited = {name: value for name, value in given.items() if name != "TRNRT_CONFIG"}
-    return {"OMP_NUM_THREADS": str(threads), **inherited}
+    # Threads that spin while they wait for each other cost a step threefold on a busy box.
+    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", **inherited}
 
 
 def bound_text_threads() -> None:
