@@ -130,6 +130,7 @@ def test_frames_carry_one_list_a_step() -> None:
 
 def test_held_step_delays_neither_health_nor_abort() -> None:
     async def body(engine: Engine, runner: GatedRunner) -> None:
+        runner.gate.clear()
         stream = engine.add(request("a", max_tokens=50))
         await hold(engine, runner)
         await wait_until(lambda: (engine.health().step_running_s or 0) > 0.2)
@@ -151,6 +152,7 @@ def test_held_step_delays_neither_health_nor_abort() -> None:
 @pytest.mark.slow
 def test_step_held_for_ten_seconds_leaves_the_engine_answering() -> None:
     async def body(engine: Engine, runner: GatedRunner) -> None:
+        runner.gate.clear()
         stream = engine.add(request("a", max_tokens=50))
         await hold(engine, runner)
         worst_s = 0.0
@@ -171,6 +173,7 @@ def test_step_held_for_ten_seconds_leaves_the_engine_answering() -> None:
 
 def test_abort_takes_two_steps_at_most() -> None:
     async def body(engine: Engine, runner: GatedRunner) -> None:
+        runner.gate.clear()
         streams = [engine.add(request(name, max_tokens=300)) for name in ("a", "b")]
         await hold(engine, runner)
         steps = len(runner.plans)
@@ -194,8 +197,10 @@ def test_abort_takes_two_steps_at_most() -> None:
 
 def test_leaving_a_stream_aborts_its_request() -> None:
     async def body(engine: Engine, runner: GatedRunner) -> None:
-        async with engine.add(request("a", max_tokens=400)) as stream:
-            await anext(stream)
+        runner.gate.clear()
+        async with engine.add(request("a", max_tokens=400)):
+            await hold(engine, runner)
+        runner.gate.set()
         await wait_until(lambda: is_all_free(engine))
         assert engine.stats().requests_aborted == 1
 
@@ -362,6 +367,7 @@ def test_drain_finishes_what_was_accepted() -> None:
 
 def test_drain_aborts_what_outlives_its_grace() -> None:
     async def body(engine: Engine, runner: GatedRunner) -> None:
+        runner.gate.clear()
         stream = engine.add(request("a", max_tokens=400))
         await hold(engine, runner)
         draining = asyncio.create_task(engine.drain(grace_s=0.01))
