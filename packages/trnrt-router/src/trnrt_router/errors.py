@@ -20,6 +20,9 @@ from __future__ import annotations
 import msgspec
 
 
+MAX_MESSAGE_CHARS = 2000
+
+
 class ErrorBody(msgspec.Struct, frozen=True):
     """The inner object of OpenAI's error reply."""
 
@@ -80,7 +83,8 @@ class ApiError(TrnrtRouterError):
         self.retry_after_s = retry_after_s
 
     def reply(self) -> ErrorReply:
-        return ErrorReply(ErrorBody(self.message, self.type, self.param, self.code))
+        """Return what the client is told; a value it sent is repeated only so far."""
+        return ErrorReply(ErrorBody(_cut(self.message), self.type, self.param, self.code))
 
 
 class InvalidRequest(ApiError):
@@ -155,3 +159,11 @@ class Unavailable(ApiError):
 
     status = 503
     code = "unavailable"
+
+
+def _cut(message: str) -> str:
+    """Keep both ends of a long message: what is wrong stands first, what to do stands last."""
+    if len(message) <= MAX_MESSAGE_CHARS:
+        return message
+    half = MAX_MESSAGE_CHARS // 2
+    return f"{message[:half]} ... ({len(message)} characters) ... {message[-half:]}"
