@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import msgspec
 
-
 MAX_MESSAGE_CHARS = 2000
 
 
