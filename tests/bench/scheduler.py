@@ -18,6 +18,8 @@ from trnrt_engine.intake import RequestLimits, make_request
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.plan import SchedulerOutput, StepResult
 from trnrt_engine.scheduler import Scheduler
+from trnrt_engine.stall_budget import StallBudget
+from trnrt_engine.step_times import StepTimes
 
 BATCH = 12
 PROMPT_TOKENS = 32_768
@@ -28,13 +30,22 @@ PAGE_SIZE = 256
 def make_scheduler(*, num_waiting: int, max_tokens: int) -> Scheduler:
     """A scheduler with twelve long sequences and `num_waiting` behind them."""
     num_pages = BATCH * WINDOW // PAGE_SIZE
+    metrics = EngineMetrics()
     scheduler = Scheduler(
         cache=CacheManager(
             num_pages=num_pages, page_size=PAGE_SIZE, num_state_slots=BATCH, num_scratch=BATCH
         ),
-        metrics=EngineMetrics(),
+        metrics=metrics,
         max_num_seqs=BATCH,
-        token_budget=2048,
+        stall_budget=StallBudget(
+            StepTimes(
+                prefill_buckets=(512, 1024, 2048),
+                decode_buckets=(4, 8, 12),
+                context_buckets=(8192, 32_768, WINDOW),
+            ),
+            budget_s=0.5,
+            metrics=metrics,
+        ),
         clock=time.monotonic,
     )
     limits = RequestLimits(

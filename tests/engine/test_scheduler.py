@@ -215,6 +215,97 @@ def test_deadline_before_the_start_is_an_error() -> None:
     assert len(engine.tokens("holder")) == 10
 
 
+def first_chunks(engine: VirtualEngine) -> list[str]:
+    return [p.prefill.request.request_id for p in engine.plans if p.prefill and p.prefill.is_first]
+
+
+def test_lower_priority_numbers_are_admitted_first() -> None:
+    engine = VirtualEngine(max_num_seqs=1)
+    engine.submit("holder", PROMPT, max_tokens=5)
+    engine.step()
+    for name, priority in [("idle", 9), ("normal", 0), ("urgent", -1)]:
+        engine.submit(name, PROMPT, max_tokens=2, priority=priority)
+    engine.run_until_idle()
+    assert first_chunks(engine) == ["holder", "urgent", "normal", "idle"]
+
+
+def test_chunks_of_a_better_priority_go_first_beside_a_long_prompt() -> None:
+    engine = VirtualEngine(max_model_len=2048, num_pages=256)
+    engine.submit("long", prompt_of(1000), max_tokens=2)
+    engine.step()
+    engine.submit("urgent", prompt_of(900), max_tokens=2, priority=-1)
+    engine.run_until_idle()
+    ends = [p.prefill.request.request_id for p in engine.plans if p.prefill and p.prefill.samples]
+    assert ends == ["urgent", "long"]
+
+
+def test_tenants_are_served_alike_though_one_came_first_with_more() -> None:
+    engine = VirtualEngine(max_num_seqs=2)
+    for index in range(12):
+        engine.submit(f"a{index}", prompt_of(60), max_tokens=3, tenant="a")
+    for index in range(4):
+        engine.submit(f"b{index}", prompt_of(60), max_tokens=3, tenant="b")
+    engine.run_until_idle()
+    order = first_chunks(engine)
+    assert sorted(order[:8]) == sorted([*(f"a{i}" for i in range(4)), *(f"b{i}" for i in range(4))])
+    assert len(order) == 16
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_first_tokens_come_ahead_of_a_place_in_the_batch(ahead: int, depth: int) -> None:
+    engine = VirtualEngine(max_num_seqs=2, prefill_ahead=ahead, depth=depth)
+    for index in range(2 + ahead + 1):
+        engine.submit(f"r{index}", prompt_of(30, index), max_tokens=20)
+    while len(engine.tokens("r0")) < 15:
+        engine.step()
+    assert [len(engine.tokens(f"r{2 + index}")) for index in range(ahead)] == [1] * ahead
+    assert engine.tokens(f"r{2 + ahead}") == []
+    engine.run_until_idle()
+    assert max(len(plan.decode) for plan in engine.plans) == 2
+    seated = list(dict.fromkeys(row.request.request_id for p in engine.plans for row in p.decode))
+    assert seated == [f"r{index}" for index in range(2 + ahead + 1)]
+    for index in range(2 + ahead + 1):
+        assert engine.tokens(f"r{index}") == expected_outputs(prompt_of(30, index), 20)
+    assert engine.is_empty()
+
+
+@pytest.mark.parametrize("when", [1, 4, 8, 14])
+def test_abort_of_one_computed_ahead_gives_its_place_to_another(when: int) -> None:
+    engine = VirtualEngine(max_num_seqs=1, prefill_ahead=2)
+    for index in range(5):
+        engine.submit(f"r{index}", prompt_of(100, index), max_tokens=6)
+    for _ in range(when):
+        engine.step()
+    engine.abort("r1")
+    engine.run_until_idle()
+    assert engine.end("r1").finish_reason is FinishReason.ABORT
+    for index in (0, 2, 3, 4):
+        assert engine.tokens(f"r{index}") == expected_outputs(prompt_of(100, index), 6)
+    assert engine.is_empty()
+
+
+def test_progress_says_where_everybody_stands_before_the_first_token() -> None:
+    engine = VirtualEngine(max_num_seqs=1, step_s=1.0)
+    engine.submit("a", prompt_of(200), max_tokens=2)
+    engine.submit("b", prompt_of(100), max_tokens=2)
+    engine.submit("c", prompt_of(50), max_tokens=2)
+    assert engine.scheduler.progress()["a"].position == 1
+    assert engine.scheduler.progress()["a"].prefill_s is None
+    engine.step()
+    engine.step()
+    progress = engine.scheduler.progress()
+    assert [progress[name].position for name in "abc"] == [0, 1, 2]
+    assert [progress[name].num_computed_tokens for name in "abc"] == [128, 0, 0]
+    assert [progress[name].num_prompt_tokens for name in "abc"] == [200, 100, 50]
+    missing = [72, 172, 222]
+    assert [progress[name].prefill_s for name in "abc"] == pytest.approx(
+        [tokens / 64 for tokens in missing]
+    )
+    engine.run_until_idle()
+    assert engine.scheduler.progress() == {}
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 def test_deadline_after_the_start_is_a_length_end(depth: int) -> None:
     engine = VirtualEngine(step_s=1.0, depth=depth)

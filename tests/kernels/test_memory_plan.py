@@ -92,7 +92,7 @@ def test_without_a_budget_every_sequence_can_reach_the_longest_length():
     shape = tiny_shape(max_num_seqs=3)
     plan = plan_memory(TINY, shape)
     assert (plan.num_pages - plan.num_scratch) * plan.page_size == 3 * shape.max_model_len
-    assert plan.num_slots == 3 + shape.num_scratch
+    assert plan.num_slots == 3 + 4 + shape.num_scratch  # four are computed ahead
 
 
 def test_budget_limits_pages_and_is_used_up_to_less_than_a_page():
@@ -133,7 +133,7 @@ def test_every_sequence_has_saved_states_though_they_are_more_than_the_share():
 
 def test_saved_states_never_take_the_pages_of_one_longest_sequence():
     shape = tiny_shape()
-    slots = (shape.max_num_seqs + shape.num_scratch, shape.max_pages_per_seq + shape.num_scratch)
+    slots = (shape.max_live_seqs + shape.num_scratch, shape.max_pages_per_seq + shape.num_scratch)
     cache = plan_memory(TINY, shape).cache
     least = slots[0] * cache.slot + slots[1] * cache.page
     for num_saved in (0, 1, 5):

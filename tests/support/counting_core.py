@@ -14,6 +14,8 @@ from trnrt_engine.intake import RequestLimits
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.plan import SchedulerOutput, StepResult
 from trnrt_engine.scheduler import Scheduler
+from trnrt_engine.stall_budget import StallBudget
+from trnrt_engine.step_times import StepTimes
 
 NUM_SCRATCH = 4
 
@@ -81,7 +83,17 @@ def counting_core(
         num_scratch=NUM_SCRATCH,
     )
     scheduler = Scheduler(
-        cache=cache, metrics=metrics, max_num_seqs=max_num_seqs, token_budget=64, clock=clock
+        cache=cache,
+        metrics=metrics,
+        max_num_seqs=max_num_seqs,
+        stall_budget=StallBudget(
+            StepTimes(
+                prefill_buckets=(64,), decode_buckets=(max_num_seqs,), context_buckets=(512,)
+            ),
+            budget_s=0.5,
+            metrics=metrics,
+        ),
+        clock=clock,
     )
     return EngineCore(
         scheduler=scheduler,

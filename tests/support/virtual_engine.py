@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from support.paged_counter import VOCAB_SIZE, PagedCounter, QuickModel
 from trnrt_engine.api import EngineRequest, SamplingParams, TokenDelta
@@ -12,14 +13,20 @@ from trnrt_engine.intake import RequestLimits, make_request
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.plan import SchedulerOutput, StepResult
 from trnrt_engine.scheduler import Scheduler
+from trnrt_engine.stall_budget import StallBudget
+from trnrt_engine.step_times import StepTimes
 
 NUM_SCRATCH = 4
 
 
 class VirtualEngine:
-    """The engine's loop without threads or tensors; a step takes `step_s` of virtual time.
+    """The engine's loop without threads or tensors, in virtual time.
 
     Args:
+        prefill_buckets: None = every multiple of the grid up to `token_budget`.
+        step_s: seconds of a step. cost: seconds of each plan, instead.
+        stall_s: budget between two tokens of a stream; None = one step beside the decode.
+        checks_every: integrity is checked after so many operations.
         depth: plans made ahead of results, 0 or 1.
         num_bundle_slots: None = no prefix cache.
     """
@@ -30,11 +37,17 @@ class VirtualEngine:
         num_pages: int = 32,
         page_size: int = 16,
         max_num_seqs: int = 4,
+        prefill_ahead: int = 0,
         token_budget: int = 64,
+        prefill_buckets: tuple[int, ...] | None = None,
+        context_buckets: tuple[int, ...] = (512,),
         max_model_len: int = 256,
         eos_token_ids: tuple[int, ...] = (),
         depth: int = 0,
         step_s: float = 0.01,
+        stall_s: float | None = None,
+        cost: Callable[[SchedulerOutput], float] | None = None,
+        checks_every: int = 1,
         model: PagedCounter | QuickModel | None = None,
         num_bundle_slots: int | None = None,
     ) -> None:
@@ -43,7 +56,7 @@ class VirtualEngine:
         self.cache = CacheManager(
             num_pages=num_pages,
             page_size=page_size,
-            num_state_slots=max_num_seqs + depth,
+            num_state_slots=max_num_seqs + prefill_ahead + depth,
             num_scratch=NUM_SCRATCH,
             num_bundle_slots=num_bundle_slots,
             cache_id=b"virtual",
@@ -53,7 +66,16 @@ class VirtualEngine:
             cache=self.cache,
             metrics=self.metrics,
             max_num_seqs=max_num_seqs,
-            token_budget=token_budget,
+            prefill_ahead=prefill_ahead,
+            stall_budget=StallBudget(
+                StepTimes(
+                    prefill_buckets=prefill_buckets or range(64, token_budget + 1, 64),
+                    decode_buckets=range(1, max_num_seqs + 1),
+                    context_buckets=context_buckets,
+                ),
+                budget_s=2.5 * step_s if stall_s is None else stall_s,
+                metrics=self.metrics,
+            ),
             clock=lambda: self.now_s,
         )
         self.limits = RequestLimits(
@@ -68,7 +90,11 @@ class VirtualEngine:
         self.plans: list[SchedulerOutput] = []
         self._depth = depth
         self._step_s = step_s
-        self._in_flight: deque[tuple[SchedulerOutput, StepResult | None]] = deque()
+        self._cost = cost
+        self._free_s = self.now_s
+        self._checks_every = checks_every
+        self._num_settled = 0
+        self._in_flight: deque[tuple[SchedulerOutput, StepResult | None, float]] = deque()
 
     def submit(self, request_id: str, prompt: list[int], **fields) -> None:
         """Check and queue a request; sampling fields and request fields may be mixed."""
@@ -95,10 +121,15 @@ class VirtualEngine:
             self.plans.append(plan)
             if fails:
                 self.model.skip()
-            self._in_flight.append((plan, None if fails else self.model.run(plan)))
-        self.now_s += self._step_s
+            step_s = self._step_s if self._cost is None else self._cost(plan)
+            self._free_s = max(self._free_s, self.now_s) + step_s
+            result = None if fails else self.model.run(plan)
+            self._in_flight.append((plan, result, self._free_s))
+        elif not self._in_flight:
+            self.now_s += self._step_s
         while len(self._in_flight) > (self._depth if plan is not None else 0):
-            landed, result = self._in_flight.popleft()
+            landed, result, landed_s = self._in_flight.popleft()
+            self.now_s = max(self.now_s, landed_s)
             if result is None:
                 self.scheduler.fail(landed, StepFailed("boom"))
             else:
@@ -135,4 +166,6 @@ class VirtualEngine:
     def _settle(self) -> None:
         for delta in self.scheduler.take_deltas():
             self.deltas.setdefault(delta.request_id, []).append(delta)
-        self.scheduler.check_integrity()
+        self._num_settled += 1
+        if self._num_settled % self._checks_every == 0:
+            self.scheduler.check_integrity()

@@ -160,6 +160,22 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     cache_report: CacheReport | None = None
 
 
+class RequestProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a request is from its first token; up to a second old.
+
+    Fields:
+        position: in the queue, 1 = next; 0 = admitted.
+        num_computed_tokens: of the prompt, cached ones included.
+        prefill_s: how long prompts are computed until its own is, at the speed measured; None
+            before there is one. A wait for a free place comes on top.
+    """
+
+    position: int = 0
+    num_computed_tokens: int = 0
+    num_prompt_tokens: int = 0
+    prefill_s: float | None = None
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a router must know of an engine before it sends a request.
 
@@ -225,6 +241,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         cache_failed_writes: pages and states a tier did not take.
         cache_loads: bundles asked of the tiers below; cache_late_loads, cache_failed_loads: those
             that were given up, their prompts computed.
+        stall_overruns: chunks that ran between two decodes though, with them, even the smallest
+            takes longer than the stall budget.
         queue_s: submission to admission. time_to_first_token_s: submission to first token.
         inter_token_s: between two tokens of a request. step_s: launch to result of a step.
     """
@@ -256,6 +274,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     cache_loads: int = 0
     cache_late_loads: int = 0
     cache_failed_loads: int = 0
+    stall_overruns: int = 0
     queue_s: HistogramSnapshot = HistogramSnapshot()
     time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
     inter_token_s: HistogramSnapshot = HistogramSnapshot()

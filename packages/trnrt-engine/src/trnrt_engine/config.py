@@ -23,8 +23,11 @@ class EngineConfig:
     dtype: str = "auto"
     numeric_mode: str = "fast"
     max_num_seqs: int = 12
+    prefill_ahead: int = 4
     max_model_len: int | None = None
     max_num_batched_tokens: int | None = None
+    max_decode_stall_ms: int = 500
+    max_queue_prefill_s: float = 600.0
     graphs: str = "auto"
     cache_gib: float | None = None
     prefix_cache: str = "on"

@@ -147,6 +147,7 @@ def stats_of(core: EngineCore) -> EngineStats:
         cache_loads=below.loads,
         cache_late_loads=below.late_loads,
         cache_failed_loads=below.failed_loads,
+        stall_overruns=metrics.stall_overruns,
         queue_s=metrics.queue_s.snapshot(),
         time_to_first_token_s=metrics.time_to_first_token_s.snapshot(),
         inter_token_s=metrics.inter_token_s.snapshot(),

@@ -24,6 +24,8 @@ from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.runner import Runner
 from trnrt_engine.scheduler import Scheduler
 from trnrt_engine.selftest import check_prefix_cache
+from trnrt_engine.stall_budget import StallBudget
+from trnrt_engine.step_times import StepTimes
 from trnrt_engine.stores import open_stores
 from trnrt_kernels.backend import get_backend
 from trnrt_kernels.memory_plan import BUNDLE_SHARE, MemoryPlan, plan_memory, weight_bytes
@@ -86,6 +88,7 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
         memory,
         generation,
         model_name=config.model_dir.name,
+        max_decode_stall_ms=config.max_decode_stall_ms,
         num_bundle_slots=num_bundle_slots,
         cache_id=_cache_id(config, model, shape) if stores else b"",
         **stores,
@@ -113,6 +116,7 @@ def make_core(
     generation: GenerationConfig,
     *,
     model_name: str,
+    max_decode_stall_ms: int,
     num_bundle_slots: int | None = None,
     cache_id: bytes = b"",
     **tiers: Any,
@@ -141,7 +145,16 @@ def make_core(
             cache=cache,
             metrics=metrics,
             max_num_seqs=shape.max_num_seqs,
-            token_budget=shape.max_num_batched_tokens,
+            prefill_ahead=shape.prefill_ahead,
+            stall_budget=StallBudget(
+                StepTimes(
+                    prefill_buckets=shape.prefill_buckets,
+                    decode_buckets=shape.decode_buckets,
+                    context_buckets=shape.context_buckets,
+                ),
+                budget_s=max_decode_stall_ms / 1e3,
+                metrics=metrics,
+            ),
             clock=time.monotonic,
         ),
         runner=runner,
@@ -215,6 +228,7 @@ def _resolve_shape(config: EngineConfig, model_config: Glm5NextConfig) -> Servin
         dtype=dtype,
         numeric_mode=config.numeric_mode,
         max_num_seqs=config.max_num_seqs,
+        prefill_ahead=config.prefill_ahead,
         max_model_len=config.max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
     )

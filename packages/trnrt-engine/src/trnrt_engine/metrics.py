@@ -47,6 +47,7 @@ class EngineMetrics:
     requests_finished: int = 0
     requests_failed: int = 0
     requests_aborted: int = 0
+    stall_overruns: int = 0
     queue_s: Histogram = field(default_factory=Histogram)
     time_to_first_token_s: Histogram = field(default_factory=Histogram)
     inter_token_s: Histogram = field(default_factory=Histogram)

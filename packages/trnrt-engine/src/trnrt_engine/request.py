@@ -33,6 +33,7 @@ class Request:
         output_token_ids: outputs known so far, prior ones included.
         num_computed_tokens: positions whose step has been planned.
         num_steps_in_flight: planned steps not yet committed.
+        num_prefilled_tokens: prompt tokens whose step was committed, or that were cached.
         match: what admission found in the prefix cache.
         unsent_report: of it, for the first delta; None before admission and once it was sent.
     """
@@ -46,6 +47,7 @@ class Request:
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_steps_in_flight: int = 0
+    num_prefilled_tokens: int = 0
     cache: SequenceCache | None = None
     last_token_s: float | None = None
     match: MatchReport = NOTHING
@@ -56,6 +58,16 @@ class Request:
     def request_id(self) -> str:
         """The client's name for it."""
         return self.spec.request_id
+
+    @property
+    def priority(self) -> int:
+        """Lower goes first."""
+        return self.spec.priority
+
+    @property
+    def tenant(self) -> str:
+        """Whom the work is charged to."""
+        return self.spec.tenant
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -90,7 +102,7 @@ class Request:
         """Take over the room it was given, and what need not be computed."""
         self.cache = cache
         self.status = RequestStatus.RUNNING
-        self.num_computed_tokens = cache.num_cached_tokens
+        self.num_computed_tokens = self.num_prefilled_tokens = cache.num_cached_tokens
         match = self.match = cache.report
         self.unsent_report = CacheReport(
             kv_depth=match.kv_depth,
@@ -105,6 +117,11 @@ class Request:
     def is_prefilling(self) -> bool:
         """Part of the prompt has not been planned."""
         return self.num_computed_tokens < self.num_prompt_tokens
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Tokens of the prompt that have not been planned."""
+        return max(self.num_prompt_tokens - self.num_computed_tokens, 0)
 
     @property
     def next_output_index(self) -> int:

@@ -8,34 +8,36 @@ One more plan may be made before the oldest is committed; its rows then stand on
 are still being drawn. Who holds pages or a state slot keeps them until no step in flight
 touches them.
 
-Order: first come, first served; nobody overtakes the head of the queue, unless that waits for its
-cached prefix to be loaded. A step is a prefill
-chunk of one sequence or one decode of all that can; while both are wanted they alternate, so a
-running stream waits for one chunk at most and a prompt for one decode. Every second chunk goes to
-the prompt with the least left: a short one does not wait behind a long one, which loses little.
+A step is a prefill chunk of one sequence or one decode of all that have a seat. `waiting.py` says
+who is admitted next and whose chunk is next, `stall_budget.py` whether a chunk fits before the
+next decode and how large it is. More sequences are admitted than have a seat: the others are
+computed up to their first token and wait, in that order, for a seat.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
-from trnrt_engine.api import FinishReason, RequestError, TokenDelta
+from trnrt_engine.api import FinishReason, RequestError, RequestProgress, TokenDelta
 from trnrt_engine.cache.manager import CacheManager
 from trnrt_engine.cache.sequence import SequenceCache
+from trnrt_engine.deadlines import Deadlines
 from trnrt_engine.errors import (
     DeadlineExceeded,
     IntegrityError,
     NonFiniteOutput,
     TrnrtEngineError,
 )
+from trnrt_engine.fair_share import FairShare
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.outbox import Outbox
 from trnrt_engine.plan import DecodeRow, PrefillChunk, SchedulerOutput, StepResult
+from trnrt_engine.progress import progress_of
 from trnrt_engine.request import Request, RequestStatus
-from trnrt_kernels.serving import GRID
+from trnrt_engine.stall_budget import StallBudget
+from trnrt_engine.waiting import PrefillTurns, WaitingQueue
 
 MAX_STEPS_IN_FLIGHT = 2
 
@@ -44,8 +46,9 @@ class Scheduler:
     """Requests waiting and running, and the plans in flight.
 
     Args:
-        max_num_seqs: sequences admitted at once.
-        token_budget: tokens of a prefill chunk at most; at least one grid step.
+        max_num_seqs: seats: sequences decoded at once.
+        stall_budget: chooses between chunk and decode.
+        prefill_ahead: sequences admitted beyond the seats.
         clock: seconds, monotonic.
     """
 
@@ -55,24 +58,25 @@ class Scheduler:
         cache: CacheManager,
         metrics: EngineMetrics,
         max_num_seqs: int,
-        token_budget: int,
+        stall_budget: StallBudget,
         clock: Callable[[], float],
+        prefill_ahead: int = 0,
     ) -> None:
-        if token_budget < GRID:
-            raise ValueError(f"token_budget is {token_budget}, must be at least {GRID}")
-        self.waiting: deque[Request] = deque()
+        self._shares = FairShare()
+        self._turns = PrefillTurns(self._shares)
+        self._stall_budget = stall_budget
+        self.waiting = WaitingQueue(self._shares)
         self.running: list[Request] = []
+        self._seats: dict[Request, None] = {}
         self._cache = cache
         self._metrics = metrics
         self._max_num_seqs = max_num_seqs
-        self._chunk_tokens = token_budget // GRID * GRID
+        self._max_running = max_num_seqs + prefill_ahead
         self._clock = clock
         self._by_id: dict[str, Request] = {}
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines = Deadlines()
         self._serial = itertools.count()
         self._in_flight: deque[tuple[SchedulerOutput, list[Request]]] = deque()
-        self._was_prefill = False
-        self._num_chunks = 0
         self._outbox = Outbox(metrics)
 
     @property
@@ -86,18 +90,18 @@ class Scheduler:
         return len(self._in_flight)
 
     def add(self, request: Request) -> None:
-        """Put a new request at the end of the queue.
+        """Queue a new request.
 
         One whose prior output already ends it is finished at once.
         """
         prior = request.spec.prior_output_ids
         self._by_id[request.request_id] = request
+        self._shares.enter(request.tenant)
         if prior and (reason := request.finish_reason_of(prior[-1])) is not None:
             self._finish(request, reason)
             return
-        self.waiting.append(request)
-        if request.deadline_at_s is not None:
-            self._watch_deadline(request, request.deadline_at_s)
+        self.waiting.add(request)
+        self._deadlines.watch(request)
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it stands; an unknown id is one that has ended."""
@@ -113,10 +117,11 @@ class Scheduler:
         self._cache.poll()
         self._expire(now_s)
         self._admit(now_s)
-        chunk_of = self._next_prefill()
-        decoding = [request for request in self.running if request.can_decode]
-        if chunk_of is not None and not (self._was_prefill and decoding):
-            plan, requests = self._plan_prefill(chunk_of), [chunk_of]
+        prefilling = [request for request in self.running if request.is_prefilling]
+        decoding = self._take_seats()
+        chunk_of, num_tokens = self._choose_chunk(prefilling, decoding, now_s)
+        if chunk_of is not None and num_tokens:
+            plan, requests = self._plan_prefill(chunk_of, num_tokens), [chunk_of]
         elif decoding:
             plan, requests = self._plan_decode(decoding), decoding
         elif self._by_id and not self._in_flight and not self._cache.is_copying:
@@ -125,7 +130,7 @@ class Scheduler:
             return None
         for request in requests:
             request.num_steps_in_flight += 1
-        self._was_prefill = plan.prefill is not None
+        self._stall_budget.plan_step(plan, is_prefilling=bool(prefilling), now_s=now_s)
         self._in_flight.append((plan, requests))
         return plan
 
@@ -133,7 +138,7 @@ class Scheduler:
         """Take in what a step drew; plans are committed in the order they were made."""
         now_s = self._clock()
         self._metrics.steps += 1
-        requests = self._land(plan)
+        requests = self._land(plan, now_s)
         chunk = plan.prefill
         if chunk is not None:
             self._metrics.prompt_tokens += len(chunk.token_ids)
@@ -147,14 +152,15 @@ class Scheduler:
                 self._fail(request, NonFiniteOutput("the model's output for it is not finite"))
                 continue
             if chunk is not None:
-                self._cache.publish(_held(request), chunk.start + len(chunk.token_ids))
+                request.num_prefilled_tokens = chunk.start + len(chunk.token_ids)
+                self._cache.publish(_held(request), request.num_prefilled_tokens)
             if not is_forced[index]:
                 self._take_token(request, result, row=index, now_s=now_s)
 
     def fail(self, plan: SchedulerOutput, error: TrnrtEngineError) -> None:
         """End every request of a step that raised; the others go on."""
         self._metrics.steps += 1
-        for request in self._land(plan):
+        for request in self._land(plan, self._clock(), has_failed=True):
             if request.status is RequestStatus.FINISHED:
                 self._release_when_landed(request)
             else:
@@ -163,6 +169,17 @@ class Scheduler:
     def take_deltas(self) -> list[TokenDelta]:
         """Hand out what happened since the last call."""
         return self._outbox.take()
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """How quickly prompts are computed; None before enough were. May be read in any thread."""
+        return self._stall_budget.speed.tokens_per_s
+
+    def progress(self) -> dict[str, RequestProgress]:
+        """Say of every request before its first token where it stands."""
+        return progress_of(
+            self.running, self.waiting.in_order(), tokens_per_s=self.prefill_tokens_per_s
+        )
 
     def check_integrity(self) -> None:
         """Prove that pages, slots and request states add up.
@@ -181,53 +198,79 @@ class Scheduler:
                 raise IntegrityError(f"{num_pages} pages for {request.num_computed_tokens} tokens")
         if any(r.status is not RequestStatus.WAITING or r.cache for r in self.waiting):
             raise IntegrityError("a waiting request holds something or is not waiting")
+        if len(self._seats) > self._max_num_seqs or not self._seats.keys() <= set(self.running):
+            raise IntegrityError("a seat is taken twice, or by a request that does not run")
+        promised: Counter[str] = Counter()
+        for request in self.running:
+            promised[request.tenant] += request.num_prefill_tokens
+        if +promised != +Counter(self._shares.promised()):
+            raise IntegrityError("what tenants are promised is not what their prompts lack")
         live = {id(r) for r in (*self.running, *self.waiting)}
         if live != {id(r) for r in self._by_id.values()}:
             raise IntegrityError("the requests by id are not those waiting and running")
 
-    def _watch_deadline(self, request: Request, deadline_at_s: float) -> None:
-        if len(self._deadlines) > 2 * len(self._by_id):
-            alive = [e for e in self._deadlines if e[2].status is not RequestStatus.FINISHED]
-            heapq.heapify(alive)
-            self._deadlines = alive
-        heapq.heappush(self._deadlines, (deadline_at_s, next(self._serial), request))
-
     def _expire(self, now_s: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            _, _, request = heapq.heappop(self._deadlines)
+        for request in self._deadlines.take_expired(now_s):
             if request.status is RequestStatus.RUNNING:
                 self._finish(request, FinishReason.LENGTH)
-            elif request.status is RequestStatus.WAITING:
+            else:
                 deadline_s = request.spec.deadline_s
                 self._fail(request, DeadlineExceeded(f"not started within {deadline_s:g} s"))
 
     def _admit(self, now_s: float) -> None:
-        for request in list(self.waiting):
-            if len(self.running) >= self._max_num_seqs:
+        waiting = self.waiting
+        for loading in waiting.aside:
+            if not self._cache.is_loading(loading.admission):
+                waiting.put_back(loading)
+        while len(self.running) < self._max_running:
+            request = waiting.next()
+            if request is None:
                 return
             cache = self._cache.admit(request.admission)
-            if cache is None and self._cache.is_loading(request.admission):
-                continue
-            if cache is None:
+            if cache is not None:
+                waiting.take(request)
+                self._start(request, cache, now_s)
+            elif self._cache.is_loading(request.admission):
+                waiting.set_aside(request)
+            else:
                 return
-            self.waiting.remove(request)
-            request.start(cache)
-            self.running.append(request)
-            self._metrics.queue_s.observe(now_s - request.arrival_s)
 
-    def _next_prefill(self) -> Request | None:
-        """Return whose chunk is next: the oldest's and the shortest's in turn."""
-        prefilling = [request for request in self.running if request.is_prefilling]
+    def _start(self, request: Request, cache: SequenceCache, now_s: float) -> None:
+        request.start(cache)
+        self.running.append(request)
+        self._shares.promise(request.tenant, request.num_prefill_tokens)
+        self._metrics.queue_s.observe(now_s - request.arrival_s)
+
+    def _take_seats(self) -> list[Request]:
+        """Give free seats to those that wait for one, and return who can decode now."""
+        for request in self.running:
+            if len(self._seats) == self._max_num_seqs:
+                break
+            if request.can_decode:
+                self._seats[request] = None
+        return [request for request in self._seats if request.can_decode]
+
+    def _choose_chunk(
+        self, prefilling: list[Request], decoding: list[Request], now_s: float
+    ) -> tuple[Request | None, int]:
+        """Return whose chunk is next and its tokens; none of them when a decode comes first."""
         if not prefilling:
-            return None
-        if self._num_chunks % 2 == 0:
-            return prefilling[0]
-        return min(prefilling, key=lambda r: r.num_prompt_tokens - r.num_computed_tokens)
+            return None, 0
+        decode = None
+        if decoding:
+            context = max(request.num_computed_tokens for request in decoding) + 1
+            decode = self._stall_budget.times.decode_shape(len(decoding), context)
+        request = self._turns.next(prefilling)
+        num_tokens = self._stall_budget.plan_chunk(
+            request.num_computed_tokens, request.num_prefill_tokens, decode, now_s=now_s
+        )
+        return request, num_tokens
 
-    def _plan_prefill(self, request: Request) -> SchedulerOutput:
+    def _plan_prefill(self, request: Request, num_tokens: int) -> SchedulerOutput:
         cache, start = _held(request), request.num_computed_tokens
-        self._num_chunks += 1
-        end = min(start + self._chunk_tokens, request.num_prompt_tokens)
+        self._turns.count()
+        self._shares.count(request.tenant, num_tokens, is_promised=True)
+        end = start + num_tokens
         self._cache.grow(cache, end)
         request.num_computed_tokens = end
         is_first = start == cache.num_cached_tokens
@@ -250,6 +293,7 @@ class Scheduler:
         rows = []
         for request in requests:
             cache, position = _held(request), request.num_computed_tokens
+            self._shares.count(request.tenant, 1, is_promised=False)
             token_id = request.next_token_id()
             index = request.next_output_index
             self._cache.grow(cache, position + 1)
@@ -269,10 +313,13 @@ class Scheduler:
             )
         return SchedulerOutput(next(self._serial), decode=tuple(rows))
 
-    def _land(self, plan: SchedulerOutput) -> list[Request]:
+    def _land(
+        self, plan: SchedulerOutput, now_s: float, *, has_failed: bool = False
+    ) -> list[Request]:
         if not self._in_flight or self._in_flight[0][0] is not plan:
             raise IntegrityError(f"step {plan.step_id} is not the oldest in flight")
         _, requests = self._in_flight.popleft()
+        self._stall_budget.land_step(now_s=now_s, has_failed=has_failed)
         for request in requests:
             request.num_steps_in_flight -= 1
         return requests
@@ -299,10 +346,16 @@ class Scheduler:
             self.waiting.remove(request)
             self._cache.withdraw(request.admission)
         elif request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
+            self._leave_batch(request)
         request.status = RequestStatus.FINISHED
         del self._by_id[request.request_id]
+        self._shares.leave(request.tenant)
         self._release_when_landed(request)
+
+    def _leave_batch(self, request: Request) -> None:
+        self.running.remove(request)
+        self._seats.pop(request, None)
+        self._shares.promise(request.tenant, -request.num_prefill_tokens)
 
     def _release_when_landed(self, request: Request) -> None:
         if request.cache is not None and request.num_steps_in_flight == 0:

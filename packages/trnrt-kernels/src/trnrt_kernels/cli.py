@@ -71,12 +71,16 @@ def check() -> None:
 
 @commands.command(context_settings=HELP_NAMES)
 @click.argument("model")
-@options("dtype", "max_num_seqs", "max_model_len", "max_num_batched_tokens", "cache_gib")
+@options(
+    *("dtype", "max_num_seqs", "prefill_ahead", "max_model_len", "max_num_batched_tokens"),
+    "cache_gib",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 def plan(
     model: str,
     dtype: str,
     max_num_seqs: int,
+    prefill_ahead: int,
     max_model_len: int | None,
     max_num_batched_tokens: int | None,
     cache_gib: float | None,
@@ -101,6 +105,7 @@ def plan(
             backend="cpu",
             dtype=stored_dtype(folder, config) if dtype == "auto" else dtype,
             max_num_seqs=max_num_seqs,
+            prefill_ahead=prefill_ahead,
             max_model_len=max_model_len,
             max_num_batched_tokens=max_num_batched_tokens,
         )

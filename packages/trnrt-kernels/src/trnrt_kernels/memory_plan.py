@@ -189,11 +189,12 @@ def plan_memory(
     """Size weights and caches for a serving shape.
 
     Weights are dequantised on cpu and stay codes and scales on trn2. One cache budget holds, in
-    this order: a slot per sequence and scratch row, the pages of one longest sequence, saved
-    states, and pages with what is left. Saved states take `bundle_share` of the budget, but there
-    are at least two per sequence, where they fit, and at most one per grid position of all pages.
-    Pages are at most what every sequence needs for the longest length. Without a budget, or with
-    one above that, the budget is the one in which those pages fit beside the share.
+    this order: a slot per sequence, decoded or computed ahead, and per scratch row, the pages of
+    one longest sequence, saved states, and pages with what is left. Saved states take
+    `bundle_share` of the budget, but there are at least two per sequence, where they fit, and at
+    most one per grid position of all pages. Pages are at most what every decoded sequence needs
+    for the longest length. Without a budget, or with one above that, the budget is the one in
+    which those pages fit beside the share.
 
     Args:
         bundle_share: below 1; 0 plans no saved states.
@@ -207,7 +208,7 @@ def plan_memory(
     cache = cache_bytes(
         config, page_size=shape.page_size, dtype=shape.dtype, latent_dtype=latent_dtype
     )
-    num_slots = shape.max_num_seqs + shape.num_scratch
+    num_slots = shape.max_live_seqs + shape.num_scratch
     least_bytes = (
         num_slots * cache.slot + (shape.max_pages_per_seq + shape.num_scratch) * cache.page
     )
@@ -215,7 +216,8 @@ def plan_memory(
         raise OptionError(
             f"a cache of {_gib(cache_budget_bytes)} does not hold one sequence of "
             f"{shape.max_model_len} tokens beside {num_slots} states: it takes "
-            f"{_gib(least_bytes)}; raise --cache-gib or lower --max-model-len or --max-num-seqs"
+            f"{_gib(least_bytes)}; raise --cache-gib or lower --max-model-len, --max-num-seqs or "
+            f"--prefill-ahead"
         )
     most_pages = shape.max_num_seqs * shape.max_pages_per_seq
     need = num_slots * cache.slot + (most_pages + shape.num_scratch) * cache.page

@@ -105,6 +105,14 @@ _TABLE = (
         is_shape=True,
     ),
     Option(
+        name="prefill_ahead",
+        type=click.IntRange(min=0),
+        default=4,
+        help="Sequences beyond those, computed up to their first token while they wait for a "
+        "place in the batch.",
+        is_shape=True,
+    ),
+    Option(
         name="max_model_len",
         type=click.IntRange(min=1),
         help="Longest prompt and output together, in tokens  [default: the model's window]",
@@ -115,6 +123,22 @@ _TABLE = (
         type=click.IntRange(min=GRID),
         help="Prompt tokens computed in one step  [default: cpu 2048, trn2 4096]",
         is_shape=True,
+    ),
+    Option(
+        name="max_decode_stall_ms",
+        type=click.IntRange(min=1),
+        default=500,
+        help="Longest time between two tokens of a stream while prompts of others are computed, "
+        "in milliseconds; prompts are cut into chunks that fit.",
+        is_shape=False,
+    ),
+    Option(
+        name="max_queue_prefill_s",
+        type=FiniteRange(min=0, min_open=True),
+        default=600.0,
+        help="Requests are refused while the prompts taken before them need more than so many "
+        "seconds to be computed, by the speed measured.",
+        is_shape=False,
     ),
     Option(
         name="graphs",
@@ -256,6 +280,7 @@ class ServingShape:
     """Everything about serving that changes a graph, with every `auto` resolved.
 
     Fields:
+        max_num_seqs: sequences decoded at once. prefill_ahead: sequences held beside them.
         max_model_len: tokens of the longest sequence.
         max_num_batched_tokens: rows of the largest prefill bucket.
         page_size: tokens a cache page.
@@ -268,6 +293,7 @@ class ServingShape:
     max_num_seqs: int
     max_model_len: int
     max_num_batched_tokens: int
+    prefill_ahead: int = 0
     page_size: int = PAGE_SIZE
     tp_size: int = 1
     cp_size: int = 1
@@ -286,6 +312,8 @@ class ServingShape:
         for name in ("max_num_seqs", "max_model_len", "tp_size", "cp_size", "lnc"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.prefill_ahead < 0:
+            raise OptionError(f"prefill_ahead is {self.prefill_ahead}, must be at least 0")
         for name in ("max_num_batched_tokens", "page_size"):
             if getattr(self, name) < GRID or getattr(self, name) % GRID:
                 raise OptionError(f"{name} is {getattr(self, name)}, must be a multiple of {GRID}")
@@ -302,6 +330,7 @@ class ServingShape:
         dtype: str,
         numeric_mode: str = "fast",
         max_num_seqs: int = 12,
+        prefill_ahead: int = 4,
         max_model_len: int | None = None,
         max_num_batched_tokens: int | None = None,
     ) -> Self:
@@ -331,6 +360,7 @@ class ServingShape:
             dtype=dtype,
             numeric_mode=numeric_mode,
             max_num_seqs=max_num_seqs,
+            prefill_ahead=prefill_ahead,
             max_model_len=length,
             max_num_batched_tokens=min(round_up(most_rows, GRID), round_up(length, GRID)),
             page_size=round_up(page_size, unit),
@@ -352,6 +382,11 @@ class ServingShape:
         rungs = CONTEXT_LADDER if self.max_model_len >= TINY_WINDOW else TINY_CONTEXT_LADDER
         ladder = _ladder(rungs, self.max_model_len)
         return tuple(dict.fromkeys(round_up(tokens, self.page_size) for tokens in ladder))
+
+    @property
+    def max_live_seqs(self) -> int:
+        """Sequences that hold a state slot at once."""
+        return self.max_num_seqs + self.prefill_ahead
 
     @property
     def max_pages_per_seq(self) -> int:

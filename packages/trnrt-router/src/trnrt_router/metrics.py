@@ -36,6 +36,7 @@ _ENGINE_COUNTERS = {
     "requests_finished": ("requests_finished", "Requests that ended by themselves"),
     "requests_failed": ("requests_failed", "Requests that ended with an error"),
     "requests_aborted": ("requests_aborted", "Requests whose client left or that were stopped"),
+    "stall_overruns": ("stall_overruns", "Chunks that ran beyond the stall budget of streams"),
     "cache_hit_tokens": ("cache_hit_tokens", "Prompt tokens not computed, thanks to a hit"),
     "evicted_pages": ("evicted_pages", "Pages of cached prefixes given up for room"),
     "evicted_bundles": ("evicted_bundles", "Bundles given up for room"),
