@@ -17,9 +17,10 @@ computed up to their first token and wait, in that order, for a seat.
 from __future__ import annotations
 
 import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 
+from trnrt_engine.admitted import Admitted
 from trnrt_engine.api import FinishReason, RequestError, RequestProgress, TokenDelta
 from trnrt_engine.cache.manager import CacheManager
 from trnrt_engine.cache.sequence import SequenceCache
@@ -66,12 +67,12 @@ class Scheduler:
         self._turns = PrefillTurns(self._shares)
         self._stall_budget = stall_budget
         self.waiting = WaitingQueue(self._shares)
-        self.running: list[Request] = []
-        self._seats: dict[Request, None] = {}
+        self._admitted = Admitted(
+            self._shares, num_seats=max_num_seqs, num_places=max_num_seqs + prefill_ahead
+        )
+        self.running = self._admitted.running
         self._cache = cache
         self._metrics = metrics
-        self._max_num_seqs = max_num_seqs
-        self._max_running = max_num_seqs + prefill_ahead
         self._clock = clock
         self._by_id: dict[str, Request] = {}
         self._deadlines = Deadlines()
@@ -117,8 +118,7 @@ class Scheduler:
         self._cache.poll()
         self._expire(now_s)
         self._admit(now_s)
-        prefilling = [request for request in self.running if request.is_prefilling]
-        decoding = self._take_seats()
+        prefilling, decoding = self._admitted.prefilling(), self._admitted.decoding()
         chunk_of, num_tokens = self._choose_chunk(prefilling, decoding, now_s)
         if chunk_of is not None and num_tokens:
             plan, requests = self._plan_prefill(chunk_of, num_tokens), [chunk_of]
@@ -190,21 +190,13 @@ class Scheduler:
         flying = {id(r): r for _, requests in self._in_flight for r in requests}
         holders = {id(r): r for r in (*self.running, *flying.values())}
         self._cache.check_integrity(_held(request) for request in holders.values())
+        self._admitted.check_integrity()
         for request in self.running:
-            if request.status is not RequestStatus.RUNNING:
-                raise IntegrityError(f"a running request is {request.status}")
             num_pages = len(_held(request).page_ids)
             if num_pages != self._cache.pages_for(request.num_computed_tokens):
                 raise IntegrityError(f"{num_pages} pages for {request.num_computed_tokens} tokens")
         if any(r.status is not RequestStatus.WAITING or r.cache for r in self.waiting):
             raise IntegrityError("a waiting request holds something or is not waiting")
-        if len(self._seats) > self._max_num_seqs or not self._seats.keys() <= set(self.running):
-            raise IntegrityError("a seat is taken twice, or by a request that does not run")
-        promised: Counter[str] = Counter()
-        for request in self.running:
-            promised[request.tenant] += request.num_prefill_tokens
-        if +promised != +Counter(self._shares.promised()):
-            raise IntegrityError("what tenants are promised is not what their prompts lack")
         live = {id(r) for r in (*self.running, *self.waiting)}
         if live != {id(r) for r in self._by_id.values()}:
             raise IntegrityError("the requests by id are not those waiting and running")
@@ -222,33 +214,17 @@ class Scheduler:
         for loading in waiting.aside:
             if not self._cache.is_loading(loading.admission):
                 waiting.put_back(loading)
-        while len(self.running) < self._max_running:
-            request = waiting.next()
-            if request is None:
-                return
+        while not self._admitted.is_full and (request := waiting.next()) is not None:
             cache = self._cache.admit(request.admission)
             if cache is not None:
                 waiting.take(request)
-                self._start(request, cache, now_s)
+                request.start(cache)
+                self._admitted.enter(request)
+                self._metrics.queue_s.observe(now_s - request.arrival_s)
             elif self._cache.is_loading(request.admission):
                 waiting.set_aside(request)
             else:
                 return
-
-    def _start(self, request: Request, cache: SequenceCache, now_s: float) -> None:
-        request.start(cache)
-        self.running.append(request)
-        self._shares.promise(request.tenant, request.num_prefill_tokens)
-        self._metrics.queue_s.observe(now_s - request.arrival_s)
-
-    def _take_seats(self) -> list[Request]:
-        """Give free seats to those that wait for one, and return who can decode now."""
-        for request in self.running:
-            if len(self._seats) == self._max_num_seqs:
-                break
-            if request.can_decode:
-                self._seats[request] = None
-        return [request for request in self._seats if request.can_decode]
 
     def _choose_chunk(
         self, prefilling: list[Request], decoding: list[Request], now_s: float
@@ -346,16 +322,11 @@ class Scheduler:
             self.waiting.remove(request)
             self._cache.withdraw(request.admission)
         elif request.status is RequestStatus.RUNNING:
-            self._leave_batch(request)
+            self._admitted.leave(request)
         request.status = RequestStatus.FINISHED
         del self._by_id[request.request_id]
         self._shares.leave(request.tenant)
         self._release_when_landed(request)
-
-    def _leave_batch(self, request: Request) -> None:
-        self.running.remove(request)
-        self._seats.pop(request, None)
-        self._shares.promise(request.tenant, -request.num_prefill_tokens)
 
     def _release_when_landed(self, request: Request) -> None:
         if request.cache is not None and request.num_steps_in_flight == 0:
