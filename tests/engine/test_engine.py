@@ -315,6 +315,82 @@ def test_full_queue_is_refused_with_a_time_to_come_back() -> None:
     run_with_engine(body, max_waiting=2, max_num_seqs=4)
 
 
+class SteppingClock:
+    """A clock that only steps move, each by as much."""
+
+    def __init__(self, runner: GatedRunner, step_s: float) -> None:
+        self.now_s, run = 0.0, runner.model.run
+
+        def run_slowly(plan):
+            self.now_s += step_s
+            return run(plan)
+
+        runner.model.run = run_slowly
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@asynccontextmanager
+async def stepping_engine(
+    runner: GatedRunner, step_s: float, *, max_num_seqs: int = 4, **bounds
+) -> AsyncIterator[tuple[Engine, SteppingClock]]:
+    clock = SteppingClock(runner, step_s)
+    engine = await Engine.run(
+        lambda: counting_core(runner, max_num_seqs=max_num_seqs, clock=clock),
+        max_waiting=100,
+        clock=clock,
+        **bounds,
+    )
+    try:
+        yield engine, clock
+    finally:
+        runner.gate.set()
+        await engine.close()
+
+
+def test_prompts_that_would_wait_too_long_are_refused_until_they_would_not() -> None:
+    async def main() -> None:
+        runner = GatedRunner(page_size=16)
+        async with stepping_engine(runner, 0.5, max_queue_prefill_s=6.0) as (engine, clock):
+            await collect(engine.add(request("known", prompt=[1] * 256, max_tokens=1)))
+            runner.gate.clear()  # 64 tokens take half a second
+            streams = [
+                engine.add(request(f"r{i}", prompt=[1] * 448, max_tokens=1)) for i in range(2)
+            ]
+            with pytest.raises(EngineOverloaded, match=r"need about 7 s.*is 6 s") as refusal:
+                await engine.submit(request("more"))
+            retry_at_s = clock.now_s + refusal.value.retry_after_s
+            assert refusal.value.retry_after_s == 1.0
+            runner.gate.set()
+            await wait_until(lambda: clock.now_s >= retry_at_s)
+            for stream in (*streams, engine.add(request("more"))):
+                assert (await collect(stream))[-1].finish_reason is FinishReason.LENGTH
+
+    asyncio.run(main())
+
+
+def test_progress_of_a_request_is_told_until_it_ends() -> None:
+    async def main() -> None:
+        runner = GatedRunner(page_size=16)
+        async with stepping_engine(runner, 1.0, max_num_seqs=1) as (engine, _):
+            runner.gate.clear()
+            names = ("first", "second", "third")
+            streams = [
+                engine.add(request(name, prompt=[1] * 100, max_tokens=200)) for name in names
+            ]
+            await asyncio.to_thread(runner.is_held.wait, 10.0)
+            told = engine.progress("second")
+            assert (told.num_computed_tokens, told.num_prompt_tokens) == (0, 100)
+            runner.gate.set()
+            await wait_until(lambda: [engine.progress(n).position for n in names] == [0, 1, 2])
+            for stream in streams:
+                await collect(stream)
+            assert engine.progress("first") is engine.progress("nobody") is None
+
+    asyncio.run(main())
+
+
 def test_refused_request_costs_nothing() -> None:
     async def body(engine: Engine, runner: GatedRunner) -> None:
         with pytest.raises(ContextTooLong, match=r"512 tokens.*window of 512"):

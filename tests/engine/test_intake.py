@@ -8,7 +8,7 @@ import pytest
 
 from trnrt_engine.api import EngineRequest, SamplingParams
 from trnrt_engine.errors import ContextTooLong, InvalidRequest, RequestTooLarge
-from trnrt_engine.intake import RequestLimits, Turnover, make_request
+from trnrt_engine.intake import RequestLimits, make_request
 from trnrt_engine.request import Request
 
 LIMITS = RequestLimits(
@@ -144,13 +144,3 @@ def test_stop_ids_are_the_clients_and_the_models() -> None:
 
 def test_deadline_counts_from_arrival() -> None:
     assert made(deadline_s=2.5).deadline_at_s == 52.5
-
-
-def test_turnover_is_the_mean_time_between_ends() -> None:
-    turnover = Turnover(0.0)
-    assert turnover.next_place_in_s(0.0) == 1.0
-    assert turnover.next_place_in_s(30.0) == 30.0
-    for at_s in (10.0, 20.0, 30.0):
-        turnover.record_end(at_s)
-    assert turnover.next_place_in_s(32.0) == 8.0
-    assert turnover.next_place_in_s(1e6) == 60.0

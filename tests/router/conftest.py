@@ -60,6 +60,7 @@ class Rig:
     def reset(self) -> None:
         for engine, client in zip(self.engines, self.clients, strict=True):
             engine.refusal = engine.script_for = None
+            engine.progress_of = lambda request_id: None
             engine.requests.clear()
             engine.aborted.clear()
             engine.flushed.clear()

@@ -22,6 +22,7 @@ MIRRORED = (
     "TokenLogprob",
     "RequestError",
     "TokenDelta",
+    "RequestProgress",
     "EngineInfo",
     "HistogramSnapshot",
     "EngineStats",
@@ -74,7 +75,7 @@ def test_delta_comes_back_whole():
 
 def test_hello_and_beat_cross_whole():
     hello = Hello(1, "s", filled(protocol.EngineInfo))
-    beat = Beat(filled(protocol.EngineStats))
+    beat = Beat(filled(protocol.EngineStats), {"r": filled(protocol.RequestProgress)})
     assert FrameReader().feed(encode_frame(hello) + encode_frame(beat)) == [hello, beat]
 
 

@@ -9,6 +9,7 @@ from support.demo_folder import DEMO_DIR
 from trnrt_router.errors import ContextTooLong, InvalidRequest, NotFound
 from trnrt_router.protocol import CacheControl, CacheMode, SamplingParams
 from trnrt_router.requests import RequestPlanner
+from trnrt_router.tenant import tenant_of
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -59,7 +60,8 @@ def test_every_field_of_a_request_reaches_the_engine(chat):
     )
     assert (first.choice_index, second.choice_index) == (0, 1)
     assert first.request_id != second.request_id
-    assert (first.cache_salt, first.tenant, first.priority) == ("salt", "s", 3)
+    assert (first.cache_salt, first.priority) == ("salt", 3)
+    assert first.tenant == second.tenant == tenant_of("s", {})
     assert first.cache == CacheControl(mode=CacheMode.WRITE, ttl_s=60.0, pin=True, session_id="s")
     assert plan.route.session == "s"
 

@@ -25,6 +25,7 @@ from trnrt_router.protocol import (
     Flush,
     Refusal,
     ReleaseSession,
+    RequestProgress,
     SamplingParams,
     TokenDelta,
     WorkerHealth,
@@ -144,6 +145,28 @@ def test_health_info_and_stats_say_what_they_are_named_for(tmp_path):
     assert msgspec.msgpack.decode(health, type=WorkerHealth).state == "ready"
     assert msgspec.msgpack.decode(info, type=EngineInfo).model == "counter"
     assert msgspec.msgpack.decode(stats, type=EngineStats).total_pages == 64
+
+
+def test_place_of_a_request_is_told_by_beat_and_when_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_module, "BEAT_S", 0.01)
+
+    async def scenario(rig):
+        await rig.client.submit([request("first", max_tokens=100)], Mailbox())
+        await rig.hold()
+        await rig.client.submit([request("second")], Mailbox())
+        await until(lambda: "second" in rig.client.progress)
+        beat = dict(rig.client.progress)
+        asked = await rig.http.get("/progress", params={"request_id": "second"})
+        unknown = await rig.http.get("/progress", params={"request_id": "nobody"})
+        rig.runner.gate.set()
+        await until(lambda: not rig.client.progress)
+        return beat, asked, unknown.status_code
+
+    beat, asked, unknown = run(scenario, tmp_path)
+    expected = RequestProgress(position=1, num_prompt_tokens=3)
+    assert beat["second"] == expected
+    assert msgspec.msgpack.decode(asked.content, type=RequestProgress) == expected
+    assert unknown == 404
 
 
 @pytest.mark.parametrize(

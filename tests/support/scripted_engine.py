@@ -21,6 +21,7 @@ from trnrt_engine.api import (
     EngineStats,
     FinishReason,
     RequestError,
+    RequestProgress,
     TokenDelta,
     TokenLogprob,
 )
@@ -103,6 +104,7 @@ class ScriptedEngine:
     flushed: list[str | None] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
     on_lost: Callable[[], None] = lambda: None
+    progress_of: Callable[[str], RequestProgress | None] = lambda request_id: None
 
     def __post_init__(self) -> None:
         self._running: dict[str, _Running] = {}
@@ -120,6 +122,9 @@ class ScriptedEngine:
             requests_failed=self._failed,
             requests_aborted=len(self.aborted),
         )
+
+    def progress(self, request_id: str) -> RequestProgress | None:
+        return self.progress_of(request_id) if request_id in self._running else None
 
     async def submit(self, request: EngineRequest) -> None:
         if self.refusal is not None:
@@ -256,6 +261,15 @@ class ScriptedEngineClient:
     @property
     def stats(self) -> protocol.EngineStats:
         return protocol.EngineStats(num_running=len(self._sinks))
+
+    @property
+    def progress(self) -> dict[str, protocol.RequestProgress]:
+        told = {name: self.engine.progress(name) for name in self._sinks}
+        return {
+            name: msgspec.convert(progress, protocol.RequestProgress, from_attributes=True)
+            for name, progress in told.items()
+            if progress is not None
+        }
 
     @property
     def num_in_flight(self) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from support.live_router import events_of
 from support.scripted_engine import Script
+from trnrt_engine.api import RequestProgress
 from trnrt_engine.errors import EngineOverloaded
 
 URL = "/v1/chat/completions"
@@ -353,6 +354,23 @@ def test_silence_before_the_first_token_is_filled_with_comments(rig):
     first_data = next(i for i, event in enumerate(events) if event[0] != ":")
     assert first_data >= 4
     assert joined(events, "content") == "b"
+
+
+def test_client_that_waits_is_told_its_place_and_how_far_its_prompt_is(rig):
+    told = iter(
+        [
+            RequestProgress(position=3, num_prompt_tokens=99),
+            RequestProgress(num_computed_tokens=64, num_prompt_tokens=99, prefill_s=1.0),
+        ]
+    )
+    for engine in rig.engines:
+        engine.progress_of = lambda request_id: next(told, None)
+    rig.say("a</think>b", prefill_s=0.6)
+    _, _, events = stream(rig)
+    comments = [event for event in events if event[0] == ":"]
+    assert comments[0].strip() == ": queued position=3"
+    assert comments[1].strip() == ": prefill computed=64 total=99 prefill_s=1"
+    assert comments[2].strip() == ": waiting"
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Self
 
 from trnrt_engine.api import (
@@ -19,18 +21,29 @@ from trnrt_engine.api import (
     EngineStats,
     FinishReason,
     RequestError,
+    RequestProgress,
     TokenDelta,
 )
 from trnrt_engine.config import EngineConfig
 from trnrt_engine.core import EngineCore, stats_of
-from trnrt_engine.errors import DuplicateRequest, EngineOverloaded, EngineUnavailable
+from trnrt_engine.errors import DuplicateRequest, EngineUnavailable
 from trnrt_engine.feed import Feed
-from trnrt_engine.intake import Turnover, make_request
+from trnrt_engine.intake import make_request
 from trnrt_engine.loop import Abort, Close, EngineLoop, Flush, ReleaseSession
+from trnrt_engine.queue_bound import QueueBound
+from trnrt_engine.request import Request, RequestStatus
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A request that has not ended, which the loop works on, and where its deltas go."""
+
+    request: Request
+    stream: Feed[TokenDelta] | None
 
 
 class Engine:
@@ -44,20 +57,22 @@ class Engine:
         build: Callable[[], EngineCore],
         *,
         max_waiting: int,
+        max_queue_prefill_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._max_waiting = max_waiting
         self._clock = clock
         self._event_loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[EngineCore] = self._event_loop.create_future()
         self._core: EngineCore | None = None
-        self._live: dict[str, Feed[TokenDelta] | None] = {}
+        self._bound = QueueBound(
+            max_waiting=max_waiting, max_prefill_s=max_queue_prefill_s, now_s=clock()
+        )
+        self._live: dict[str, _Live] = {}
         self._frames: set[Feed[list[TokenDelta]]] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._closed_because = ""
         self._has_ended = False
-        self._turnover = Turnover(clock())
         self._loop = EngineLoop(
             build,
             on_ready=lambda core: self._call(self._become_ready, core),
@@ -83,7 +98,11 @@ class Engine:
 
             return load_core(config, progress=progress)
 
-        return await cls.run(build, max_waiting=config.max_waiting)
+        return await cls.run(
+            build,
+            max_waiting=config.max_waiting,
+            max_queue_prefill_s=config.max_queue_prefill_s,
+        )
 
     @classmethod
     async def run(
@@ -91,6 +110,7 @@ class Engine:
         build: Callable[[], EngineCore],
         *,
         max_waiting: int,
+        max_queue_prefill_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
         """Start the loop on a core and wait until it can serve.
@@ -98,11 +118,17 @@ class Engine:
         Args:
             build: makes model, caches and scheduler, in the loop's thread.
             max_waiting: requests taken beyond those that can run at once.
+            max_queue_prefill_s: no more are taken while the prompts of those taken need longer.
 
         Raises:
             Exception: what `build` raised.
         """
-        engine = cls(build, max_waiting=max_waiting, clock=clock)
+        engine = cls(
+            build,
+            max_waiting=max_waiting,
+            max_queue_prefill_s=max_queue_prefill_s,
+            clock=clock,
+        )
         engine._loop.start()
         try:
             engine._core = await engine._ready
@@ -124,7 +150,7 @@ class Engine:
 
         Raises:
             InvalidRequest: a field is out of range, too long, or the id is in use.
-            EngineOverloaded: too many are waiting.
+            EngineOverloaded: too many are waiting, or too much is to be computed before it.
             EngineUnavailable: draining, closed or dead.
         """
         self._submit(spec, None)
@@ -145,6 +171,21 @@ class Engine:
     async def abort(self, request_id: str) -> None:
         """End a request; it is told so in a last delta. Unknown ids have ended already."""
         self._abort(request_id)
+
+    def progress(self, request_id: str) -> RequestProgress | None:
+        """Say how far a request is from its first token; None for one that has ended."""
+        live = self._live.get(request_id)
+        if live is None:
+            return None
+        request = live.request
+        if (told := self._loop.progress.get(request_id)) is not None:
+            return told
+        is_waiting = request.status is RequestStatus.WAITING
+        return RequestProgress(
+            position=max(len(self._get_core().scheduler.waiting), 1) if is_waiting else 0,
+            num_computed_tokens=request.num_prefilled_tokens,
+            num_prompt_tokens=request.num_prompt_tokens,
+        )
 
     async def flush(self, salt: str | None = None) -> None:
         """Forget what is cached under a salt, or everything; before the next step."""
@@ -210,17 +251,16 @@ class Engine:
                 param="request_id",
             )
         request = make_request(spec, core.limits, arrival_s=now_s)
-        capacity = core.info.max_num_seqs + self._max_waiting
-        if len(self._live) >= capacity:
-            retry_after_s = self._turnover.next_place_in_s(now_s)
-            raise EngineOverloaded(
-                f"{len(self._live)} requests are waiting or running, the most this engine "
-                f"takes: retry in about {retry_after_s:.0f} s",
-                retry_after_s=retry_after_s,
-            )
         if not self._live:
-            self._turnover = Turnover(now_s)
-        self._live[spec.request_id] = stream
+            self._bound.begin(now_s)
+        self._bound.check(
+            num_requests=len(self._live),
+            num_places=core.info.max_num_seqs,
+            num_tokens=sum(live.request.num_missing_tokens for live in self._live.values()),
+            tokens_per_s=core.scheduler.prefill_tokens_per_s,
+            now_s=now_s,
+        )
+        self._live[spec.request_id] = _Live(request, stream)
         self._is_idle.clear()
         self._loop.send(request)
 
@@ -258,12 +298,13 @@ class Engine:
         for feed in self._frames:
             feed.put(deltas)
         for delta in deltas:
-            stream = self._live.get(delta.request_id)
+            live = self._live.get(delta.request_id)
+            stream = live.stream if live is not None else None
             if stream is not None:
                 stream.put(delta)
             if delta.finish_reason is not None:
                 self._live.pop(delta.request_id, None)
-                self._turnover.record_end(self._clock())
+                self._bound.record_end(self._clock())
                 if stream is not None:
                     stream.end()
         if not self._live:

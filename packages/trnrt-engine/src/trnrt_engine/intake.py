@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,25 +84,6 @@ def make_request(spec: EngineRequest, limits: RequestLimits, *, arrival_s: float
             else "token_ids",
         )
     return request
-
-
-class Turnover:
-    """Estimate when a place is free from how often requests ended while there was work."""
-
-    WINDOW = 32
-    MIN_S, MAX_S = 1.0, 60.0
-
-    def __init__(self, now_s: float) -> None:
-        self._times_s: deque[float] = deque([now_s], maxlen=self.WINDOW)
-
-    def record_end(self, now_s: float) -> None:
-        """Note that a request ended."""
-        self._times_s.append(now_s)
-
-    def next_place_in_s(self, now_s: float) -> float:
-        """Return the mean time between ends, the one still open included, within limits."""
-        mean_s = (now_s - self._times_s[0]) / len(self._times_s)
-        return min(max(mean_s, self.MIN_S), self.MAX_S)
 
 
 def _check_tokens(spec: EngineRequest, limits: RequestLimits) -> None:

@@ -7,16 +7,19 @@ It answers no questions: health and statistics are read from outside while a ste
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trnrt_engine.api import TokenDelta
+from trnrt_engine.api import RequestProgress, TokenDelta
 from trnrt_engine.core import EngineCore, Stepper
 from trnrt_engine.request import Request
 
 logger = logging.getLogger(__name__)
+
+PROGRESS_S = 1.0  # so often it is worked out where each request stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,10 @@ class EngineLoop:
         clock: seconds, monotonic.
 
     The three callbacks run in the loop's thread.
+
+    Attributes:
+        progress: where requests stood before their first tokens, about a second ago; replaced as
+            a whole, so that any thread may read it.
     """
 
     def __init__(
@@ -76,6 +83,8 @@ class EngineLoop:
         self._clock = clock
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stepper: Stepper | None = None
+        self.progress: dict[str, RequestProgress] = {}
+        self._progress_at_s = -math.inf
         self._thread = threading.Thread(target=self._run, name="trnrt-engine-loop", daemon=True)
 
     def start(self) -> None:
@@ -111,6 +120,7 @@ class EngineLoop:
             while self._take_commands(core):
                 if deltas := stepper.step():
                     self._deliver(deltas)
+                self._note_progress(core)
         except Exception as error:
             logger.exception("engine loop ended by an error")
             self._on_exit(error)
@@ -118,6 +128,12 @@ class EngineLoop:
         finally:
             core.cache.close()
         self._on_exit(None)
+
+    def _note_progress(self, core: EngineCore) -> None:
+        now_s = self._clock()
+        if now_s - self._progress_at_s >= PROGRESS_S:
+            self._progress_at_s = now_s
+            self.progress = core.scheduler.progress()
 
     def _take_commands(self, core: EngineCore) -> bool:
         """Execute what has been sent, waiting for it when idle; False after `Close`."""

@@ -124,6 +124,13 @@ class Request:
         return max(self.num_prompt_tokens - self.num_computed_tokens, 0)
 
     @property
+    def num_missing_tokens(self) -> int:
+        """Tokens of the prompt whose step was not committed; none once it has ended."""
+        if self.status is RequestStatus.FINISHED:
+            return 0
+        return self.num_prompt_tokens - self.num_prefilled_tokens
+
+    @property
     def next_output_index(self) -> int:
         """Index of the output that computing the next position yields (decode form)."""
         return self.num_computed_tokens + 1 - self.num_prompt_tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from trnrt_router.protocol import (
     Hello,
     ReleaseSession,
     RequestError,
+    RequestProgress,
     Submit,
     TokenDelta,
 )
@@ -70,6 +71,7 @@ class EngineClient(Protocol):
     detail: str
     info: EngineInfo | None
     stats: EngineStats
+    progress: Mapping[str, RequestProgress]
     on_state: Callable[[EngineClient], None]
 
     @property
@@ -143,6 +145,7 @@ class HttpEngineClient:
         self.detail = ""
         self.info: EngineInfo | None = None
         self.stats = EngineStats()
+        self.progress: Mapping[str, RequestProgress] = {}
         self.on_state: Callable[[EngineClient], None] = _ignore_state
         self._silence_s = silence_s
         self._stream_id = ""
@@ -254,8 +257,8 @@ class HttpEngineClient:
             case Frame(deltas):
                 for delta in deltas:
                     self._deliver(delta)
-            case Beat(stats):
-                self.stats = stats
+            case Beat(stats, progress):
+                self.stats, self.progress = stats, progress
             case Hello(protocol, stream_id, info):
                 if protocol != PROTOCOL_VERSION:
                     raise ProtocolMismatch(_mismatch(self.name, protocol))

@@ -16,6 +16,7 @@ from trnrt_router.protocol import (
     CacheReport,
     FinishReason,
     RequestError,
+    RequestProgress,
     TokenDelta,
     TokenLogprob,
 )
@@ -44,6 +45,10 @@ class _Choice:
     num_cached: int = 0
     cache_report: CacheReport | None = None
     is_finished: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        return self.stream.num_tokens > 0
 
     def read(self, delta: TokenDelta) -> ChoiceEvent:
         """Turn new tokens into text; a stop string ends the choice before the engine does."""
@@ -104,6 +109,15 @@ class Generation:
     def cache_reports(self) -> list[CacheReport]:
         """What the choices found in the prefix cache, as far as they have begun."""
         return [c.cache_report for c in self._choices if c.cache_report is not None]
+
+    @property
+    def progress(self) -> RequestProgress | None:
+        """Where the first of the choices without a token stands, as its engine told last."""
+        if self.engine is None:
+            return None
+        told = self.engine.progress
+        waiting = (name for name, choice in self._by_request.items() if not choice.has_begun)
+        return next((told[name] for name in waiting if name in told), None)
 
     async def start(self) -> None:
         """Hand the plan to an engine.

@@ -2,7 +2,8 @@
 
 One long-lived `GET /stream` per router carries length-prefixed msgpack frames from the engine:
 a `Hello`, then one `Frame` a step with the deltas of all requests, and a `Beat` every second or
-so. `POST /submit` and `POST /abort` are small and answered at once; `POST /flush` and
+so. `POST /submit` and `POST /abort` are small and answered at once; `GET /progress` says where one
+request stands; `POST /flush` and
 `POST /release-session` speak to the prefix cache. A request belongs to the stream whose id its
 `Submit` names; when the stream ends, its requests are aborted.
 
@@ -17,7 +18,7 @@ from enum import StrEnum
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 _LENGTH = struct.Struct(">I")
@@ -130,6 +131,15 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     cache_report: CacheReport | None = None
 
 
+class RequestProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a request is from its first token; see `trnrt_engine.api`."""
+
+    position: int = 0
+    num_computed_tokens: int = 0
+    num_prompt_tokens: int = 0
+    prefill_s: float | None = None
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a router must know of an engine before it sends a request; see `trnrt_engine.api`."""
 
@@ -203,9 +213,14 @@ class Frame(msgspec.Struct, frozen=True, tag="frame"):
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat"):
-    """Sign of life with the engine's load."""
+    """Sign of life with the engine's load, and where this stream's requests stand.
+
+    Fields:
+        progress: of those whose prompt is not computed, by request id.
+    """
 
     stats: EngineStats
+    progress: dict[str, RequestProgress] = {}
 
 
 StreamMessage = Hello | Frame | Beat

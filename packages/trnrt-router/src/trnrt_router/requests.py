@@ -23,6 +23,7 @@ from trnrt_router.sampling import (
     stop_strings,
     token_id,
 )
+from trnrt_router.tenant import tenant_of
 from trnrt_router.text.chat_template import ChatTemplate
 from trnrt_router.text.marks import find_marks
 from trnrt_router.text.tokenizer import Tokenizer
@@ -165,7 +166,7 @@ class RequestPlanner:
         salt = request.cache_salt or ""
         options = request.stream_options
         reply_id = f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
-        priority = _priority(request.priority)
+        priority, tenant = _priority(request.priority), tenant_of(session, headers)
         choices = [
             ChoicePlan(
                 request=EngineRequest(
@@ -175,7 +176,7 @@ class RequestPlanner:
                     choice_index=choice,
                     marks=prompt.marks,
                     cache_salt=salt,
-                    tenant=session or "",
+                    tenant=tenant,
                     priority=priority,
                     cache=cache,
                 ),

@@ -10,14 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from litestar import Litestar, Request, Response, get, post
 from litestar.response import Stream
 
-from trnrt_engine.api import EngineHealth, EngineInfo, EngineRequest, EngineStats, TokenDelta
+from trnrt_engine.api import (
+    EngineHealth,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    RequestProgress,
+    TokenDelta,
+)
 from trnrt_engine.errors import (
     DuplicateRequest,
     EngineOverloaded,
@@ -45,6 +52,7 @@ class ServedEngine(Protocol):
     def stats(self) -> EngineStats: ...
     async def submit(self, request: EngineRequest) -> None: ...
     async def abort(self, request_id: str) -> None: ...
+    def progress(self, request_id: str) -> RequestProgress | None: ...
     async def flush(self, salt: str | None) -> None: ...
     async def release_session(self, session_id: str) -> None: ...
     def frames(self) -> AsyncIterator[list[TokenDelta]]: ...
@@ -185,12 +193,7 @@ class Worker:
                 if deltas:
                     yield encode_frame(protocol.Frame(deltas))
                 if loop.time() >= beat_at:
-                    stats = engine.stats()
-                    yield encode_frame(
-                        protocol.Beat(
-                            msgspec.convert(stats, protocol.EngineStats, from_attributes=True)
-                        )
-                    )
+                    yield encode_frame(_beat(engine, stream.owned))
                     beat_at = loop.time() + BEAT_S
         finally:
             del self._streams[stream.id]
@@ -209,6 +212,19 @@ def to_wire(delta: TokenDelta) -> protocol.TokenDelta:
     return msgspec.convert(delta, protocol.TokenDelta, from_attributes=True)
 
 
+def _beat(engine: ServedEngine, request_ids: Iterable[str]) -> protocol.Beat:
+    """Say how the engine is, and where the requests of one stream stand."""
+    progress = {name: engine.progress(name) for name in request_ids}
+    return protocol.Beat(
+        msgspec.convert(engine.stats(), protocol.EngineStats, from_attributes=True),
+        {
+            name: msgspec.convert(told, protocol.RequestProgress, from_attributes=True)
+            for name, told in progress.items()
+            if told is not None and told.num_computed_tokens < told.num_prompt_tokens
+        },
+    )
+
+
 def create_worker_app(worker: Worker) -> Litestar:
     """Build the ASGI application of an engine process."""
 
@@ -223,6 +239,11 @@ def create_worker_app(worker: Worker) -> Litestar:
     @get("/stats", sync_to_thread=False)
     def stats() -> Response[bytes]:
         return _reply(worker.engine().stats())
+
+    @get("/progress", sync_to_thread=False)
+    def progress(request: Request[Any, Any, Any]) -> Response[bytes]:
+        told = worker.engine().progress(request.query_params.get("request_id", ""))
+        return _reply(told, status=200 if told is not None else 404)
 
     @get("/stream")
     async def stream(request: Request[Any, Any, Any]) -> Stream | Response[bytes]:
@@ -259,7 +280,7 @@ def create_worker_app(worker: Worker) -> Litestar:
         return _reply(None, status=202)
 
     return Litestar(
-        [health, info, stats, stream, submit, abort, flush, release_session],
+        [health, info, stats, progress, stream, submit, abort, flush, release_session],
         exception_handlers={
             TrnrtEngineError: _refuse,
             StreamGone: _refuse,

@@ -25,6 +25,7 @@ from trnrt_router.service import Planner, Service
 from trnrt_router.stream import DONE, EventStream, comment, error_event, event
 from trnrt_router.text.tokenizer import Tokenizer
 from trnrt_router.usage import usage_of
+from trnrt_router.waiting_note import waiting_note
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Answer:
         try:
             while True:
                 if not events:
-                    yield comment("waiting")
+                    yield comment(waiting_note(generation.progress))
                 elif not has_token:
                     has_token = True
                     self._note_first_token()
