@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from trnrt_engine.api import CacheReport, EngineRequest, SamplingParams, TokenDelta
 from trnrt_engine.core import EngineCore, Stepper
@@ -14,14 +15,18 @@ REQUEST_FIELDS = frozenset(EngineRequest.__struct_fields__)
 class SteppedCore:
     """The engine's own steps, without its thread.
 
+    Args:
+        clock: the core's own.
+
     Attributes:
         deltas: all deltas of a request, by id.
     """
 
-    def __init__(self, core: EngineCore) -> None:
+    def __init__(self, core: EngineCore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.core = core
         self.deltas: dict[str, list[TokenDelta]] = {}
-        self._stepper = Stepper(core, clock=time.monotonic)
+        self._clock = clock
+        self._stepper = Stepper(core, clock=clock)
 
     def submit(
         self, name: str, prompt: list[int], *, prior: list[int] | None = None, **sampling
@@ -38,7 +43,7 @@ class SteppedCore:
             sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **sampling}),
             **fields,
         )
-        self.core.scheduler.add(make_request(spec, self.core.limits, arrival_s=0.0))
+        self.core.scheduler.add(make_request(spec, self.core.limits, arrival_s=self._clock()))
         self._settle(self.core.scheduler.take_deltas())
 
     def abort(self, name: str) -> None:

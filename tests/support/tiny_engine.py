@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,8 +25,12 @@ from trnrt_kernels.serving import ServingShape
 WINDOW = 512
 
 
-def load_tiny_model(folder: Path, *, window: int = WINDOW) -> Model:
-    """Make a checkpoint and load it, float32 and strict; a short Sinkhorn keeps steps quick."""
+def load_tiny_model(folder: Path, *, window: int = WINDOW, **text_changes: Any) -> Model:
+    """Make a checkpoint and load it, float32 and strict; a short Sinkhorn keeps steps quick.
+
+    Args:
+        text_changes: replace keys of `TEXT_CONFIG`.
+    """
     make_tiny_checkpoint(
         folder,
         fp8=False,
@@ -32,6 +39,7 @@ def load_tiny_model(folder: Path, *, window: int = WINDOW) -> Model:
         max_position_embeddings=window,
         hc_sinkhorn_iters=3,
         num_nextn_predict_layers=0,
+        **text_changes,
     )
     config = Glm5NextConfig.from_dir(folder)
     return Model(config, load_weights(folder, config), numeric_mode=NumericMode.STRICT)
@@ -51,6 +59,7 @@ def tiny_core(
     page_size: int | None = None,
     num_pages: int | None = None,
     cache_id: bytes = bytes(32),
+    clock: Callable[[], float] = time.monotonic,
     **tiers,
 ) -> EngineCore:
     """Put fresh caches and a scheduler around a model.
@@ -85,6 +94,7 @@ def tiny_core(
         max_decode_stall_ms=max_decode_stall_ms,
         num_bundle_slots=num_bundle_slots,
         cache_id=cache_id,
+        clock=clock,
         **tiers,
     )
     return dataclasses.replace(core, num_steps_ahead=num_steps_ahead)

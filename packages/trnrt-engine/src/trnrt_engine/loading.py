@@ -119,6 +119,7 @@ def make_core(
     max_decode_stall_ms: int,
     num_bundle_slots: int | None = None,
     cache_id: bytes = b"",
+    clock: Callable[[], float] = time.monotonic,
     **tiers: Any,
 ) -> EngineCore:
     """Allocate caches for a model and put scheduler and runner around it.
@@ -126,6 +127,7 @@ def make_core(
     Args:
         num_bundle_slots: slots of the prefix cache; None = there is none.
         cache_id: name of what the caches hold, as `trnrt_kernels` gives it; for lower tiers.
+        clock: seconds, monotonic; for deadlines, times to live and late loads.
         tiers: stores below the device, the fields of `LowerTiers` beside `device`.
     """
     geometry = _geometry(memory, row_tile=model.row_tile, num_bundle_slots=num_bundle_slots or 0)
@@ -138,6 +140,7 @@ def make_core(
         num_bundle_slots=num_bundle_slots,
         cache_id=cache_id,
         lower=LowerTiers(device=CacheBytes(runner.caches), **tiers) if tiers else None,
+        clock=clock,
     )
     metrics = EngineMetrics()
     return EngineCore(
@@ -155,7 +158,7 @@ def make_core(
                 budget_s=max_decode_stall_ms / 1e3,
                 metrics=metrics,
             ),
-            clock=time.monotonic,
+            clock=clock,
         ),
         runner=runner,
         cache=cache,

@@ -1,0 +1,67 @@
+"""The law of neutrality, the release gate: whatever happens, an answer is the request's own.
+
+A short run is part of `make check`. The long one takes LAW_MINUTES minutes (default 3) and prints
+what it did:
+
+    LAW_MINUTES=30 .venv/bin/python -m pytest -m slow -s tests/engine/test_law.py
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from support.law_box import Alone, load_law_model
+from support.law_machine import LawMachine, Tally
+
+if TYPE_CHECKING:
+    from trnrt_kernels.models.glm5_next.model import Model
+
+MINUTES = float(os.environ.get("LAW_MINUTES", "3"))
+
+
+@pytest.fixture(scope="module")
+def law_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Model]]:
+    """Tiny models by `index_kpool`, on one thread."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("law")
+    yield {size: load_law_model(folder / str(size), index_kpool=size) for size in (4, 16)}
+    torch.set_num_threads(num_threads)
+
+
+def law_settings(**fields) -> settings:
+    return settings(
+        database=None, deadline=None, suppress_health_check=list(HealthCheck), **fields
+    )
+
+
+def test_an_answer_is_that_of_the_request_alone(law_models: dict[int, Model]) -> None:
+    tally, alone = Tally(), Alone(law_models)
+    run_state_machine_as_test(
+        lambda: LawMachine(law_models, alone, tally),
+        settings=law_settings(max_examples=25, stateful_step_count=30, derandomize=True),
+    )
+    print(tally.lines())
+    assert tally.counts["hits_device"] > 0
+
+
+@pytest.mark.slow(minutes=MINUTES)
+@pytest.mark.timeout(120 * MINUTES + 900)
+def test_an_answer_is_that_of_the_request_alone_for_minutes(law_models: dict[int, Model]) -> None:
+    tally, alone, until_s = Tally(), Alone(law_models), time.monotonic() + 60 * MINUTES
+    while time.monotonic() < until_s:
+        run_state_machine_as_test(
+            lambda: LawMachine(law_models, alone, tally),
+            settings=law_settings(max_examples=20, stateful_step_count=50, print_blob=True),
+        )
+    print(f"\nlaw minutes={MINUTES:g} {tally.lines()}")
+    for must_have in ("hits_device", "hits_host", "hits_disk", "restarts", "evicted_bundles"):
+        assert tally.counts[must_have] > 0, must_have

@@ -1,0 +1,402 @@
+"""The law of neutrality as a state machine: whatever happens, an answer is that of the request alone.
+
+Real steps of a tiny model in numeric mode `strict`. Tokens and logprobs are compared bit by bit
+with a fresh engine that caches nothing; pages, slots, locks and requests are added up after every
+step and every event. The rules are ordinary methods, so a program may also be written by hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from support.law_box import (
+    MAX_OUTPUT,
+    MAX_PROMPT,
+    STEP_S,
+    VOCAB_SIZE,
+    Alone,
+    LawEngine,
+    Setup,
+)
+from trnrt_engine.api import CacheControl, CacheMode, FinishReason, TokenDelta
+from trnrt_engine.cache.entries import EntryKind
+from trnrt_engine.core import stats_of
+
+if TYPE_CHECKING:
+    from trnrt_kernels.models.glm5_next.model import Model
+
+MAX_REQUESTS = 24  # open at once
+MAX_STEPS = 5_000  # in which all that is open must end
+RESTART_AFTER = 20  # steps: an engine that always dies young proves little
+SESSIONS = ("s", "t")
+# Around every border of the grid (64) and of the largest page (256), and some in between.
+BORDERS = [border + by for border in range(64, 577, 64) for by in (-1, 0, 1)]
+LENGTHS = [150, *BORDERS, 1, 2, 30, 100, 300, MAX_PROMPT]
+MORE = [0, 1, 2, 20, 63, 64, 65, 130, 257]
+SAMPLINGS: tuple[dict[str, object], ...] = (
+    {"num_logprobs": 5},
+    {"num_logprobs": 20, "min_tokens": 1},
+    {"temperature": 1.0, "seed": 3, "num_logprobs": 5},
+    {"temperature": 0.8, "top_p": 0.9, "top_k": 50, "seed": 4, "num_logprobs": 0},
+    {"temperature": 1.2, "frequency_penalty": 0.7, "presence_penalty": 0.3, "num_logprobs": 5},
+    {"repetition_penalty": 1.3, "logit_bias": {5: 3.0, 9: -100.0}, "num_logprobs": 5},
+)
+
+
+class LawBroken(AssertionError):
+    """An answer is not that of the request alone, or a request ended as it must not."""
+
+
+def tokens_of(seed: int, length: int) -> list[int]:
+    """Random tokens; a longer text of a seed begins with the shorter ones."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(VOCAB_SIZE, (MAX_PROMPT,), generator=generator)[:length].tolist()
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request: the beginning of an earlier text, and something new behind it.
+
+    Fields:
+        base: number of that text; texts are the stems and all prompts and answers so far.
+        keep: tokens of it. branch, more: seed and number of the tokens behind.
+        num_prior: outputs that were emitted elsewhere, at most.
+    """
+
+    base: int = 0
+    keep: int = 150
+    branch: int = 0
+    more: int = 0
+    max_tokens: int = 2
+    num_prior: int = 0
+    sampling: int = 0
+    marks: tuple[int, ...] = ()
+    cache: CacheControl = CacheControl()
+    cache_salt: str = ""
+    priority: int = 0
+    tenant: str = ""
+    deadline_s: float | None = None
+
+
+@dataclass
+class Tally:
+    """What the examples of a run did, so that a run that proved nothing is seen."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def lines(self) -> str:
+        """Format all counts."""
+        return " ".join(f"{name}={count}" for name, count in sorted(self.counts.items()))
+
+
+@dataclass
+class _Asked:
+    ask: Ask
+    name: str
+    engine: int
+    prompt: list[int]
+    num_prior: int
+
+
+setups = st.builds(
+    Setup,
+    index_kpool=st.sampled_from([4, 16]),
+    page_size=st.sampled_from([64, 256, 128]),
+    extra_pages=st.sampled_from([24, 8, 3, 1, 0]),
+    num_bundle_slots=st.sampled_from([12, 5, 2, 24, 0]),
+    max_num_seqs=st.integers(1, 4),
+    token_budget=st.sampled_from([128, 64, 192, 320, 512]),
+    num_steps_ahead=st.sampled_from([0, 1]),
+    host_kib=st.sampled_from([0, 8192, 512]),
+    disk_kib=st.sampled_from([0, 8192, 512]),
+    num_engines=st.sampled_from([1, 1, 2]),
+)
+controls = st.one_of(
+    st.just(CacheControl()),
+    st.builds(CacheControl, mode=st.sampled_from([CacheMode.READ, CacheMode.OFF])),
+    st.builds(CacheControl, ttl_s=st.sampled_from([0.1, 2.0])),
+    st.builds(
+        CacheControl,
+        pin=st.just(True),
+        session_id=st.sampled_from(SESSIONS),
+        ttl_s=st.sampled_from([None, 2.0]),
+    ),
+)
+asks = st.builds(
+    Ask,
+    base=st.integers(0, 12),
+    keep=st.sampled_from(LENGTHS),
+    branch=st.integers(0, 2),
+    more=st.sampled_from(MORE),
+    max_tokens=st.integers(1, MAX_OUTPUT),
+    num_prior=st.sampled_from([0, 0, 0, 1, 3]),
+    sampling=st.integers(0, len(SAMPLINGS) - 1),
+    marks=st.lists(st.sampled_from(LENGTHS), max_size=3, unique=True).map(sorted).map(tuple),
+    cache=controls,
+    cache_salt=st.sampled_from(["", "", "", "x"]),
+    priority=st.sampled_from([0, 0, -1, 5]),
+    tenant=st.sampled_from(["", "a", "b"]),
+    deadline_s=st.sampled_from([None, None, None, 0.1, 5.0]),
+)
+engine_numbers = st.integers(0, 1)
+
+
+class LawMachine(RuleBasedStateMachine):
+    """Traffic and mishaps on the engines of a box."""
+
+    def __init__(self, models: dict[int, Model], alone: Alone, tally: Tally) -> None:
+        super().__init__()
+        self._models = models
+        self._alone = alone
+        self._tally = tally
+        self._folder = TemporaryDirectory()
+        self._names = itertools.count()
+        self.now_s = 100.0
+        self.num_steps = 0
+        self.setup = Setup()
+        self.engines: list[LawEngine] = []
+        self.open: dict[str, _Asked] = {}
+        self.texts: list[list[int]] = []
+
+    @initialize(setup=setups)
+    def start(self, setup: Setup) -> None:
+        """Open the engines."""
+        self.setup = setup
+        self.texts = [tokens_of(seed, MAX_PROMPT) for seed in (0, 1)]
+        self.engines = [self._make_engine() for _ in range(setup.num_engines)]
+        self._tally.counts["examples"] += 1
+
+    @precondition(lambda self: len(self.open) < MAX_REQUESTS)
+    @rule(ask=asks, engine=engine_numbers, steps=st.sampled_from([8, 0, 2, 40]))
+    def submit(self, ask: Ask, engine: int, steps: int) -> None:
+        """Send a request, and let some steps pass."""
+        self.send(ask, engine)
+        self.step(steps, engine)
+
+    @precondition(lambda self: len(self.open) < MAX_REQUESTS)
+    @rule(
+        ask=asks, back=st.integers(0, 4), engine=engine_numbers, steps=st.sampled_from([8, 0, 40])
+    )
+    def go_on(self, ask: Ask, back: int, engine: int, steps: int) -> None:
+        """Send one of the latest texts again, or what goes on from it."""
+        base = len(self.texts) - 1 - back
+        self.submit(replace(ask, base=base, keep=MAX_PROMPT), engine, steps)
+
+    def send(self, ask: Ask, engine: int = 0) -> str:
+        """Send a request and return its name."""
+        text = self.texts[ask.base % len(self.texts)]
+        prompt = (text[: ask.keep] + tokens_of(100 + ask.branch, ask.more))[:MAX_PROMPT]
+        num_prior = 0
+        if ask.num_prior:
+            outputs, _ = self._expected(ask, prompt)
+            num_prior = min(ask.num_prior, len(outputs) - 1)
+        self.texts.append(prompt)
+        return self._send(ask, prompt, num_prior, engine % len(self.engines))
+
+    @rule(count=st.integers(1, 12), engine=engine_numbers)
+    def step(self, count: int = 1, engine: int = 0) -> None:
+        """Let steps pass."""
+        number = engine % len(self.engines)
+        for _ in range(count):
+            goes_on = self.engines[number].step()
+            self._tally.counts["steps"] += 1
+            self.num_steps += 1
+            self.now_s += STEP_S
+            self._take_ends(number)
+            if not goes_on:
+                return
+
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, MAX_REQUESTS))
+    def abort(self, which: int) -> None:
+        """Let a client go away."""
+        asked = list(self.open.values())[which % len(self.open)]
+        self.engines[asked.engine].abort(asked.name)
+        self._take_ends(asked.engine)
+
+    @rule(seconds=st.sampled_from([0.2, 3.0]))
+    def wait(self, seconds: float) -> None:
+        """Let time pass: lives and deadlines end, loads are late."""
+        self.now_s += seconds
+
+    @rule(engine=engine_numbers, pages=st.integers(0, 6), bundles=st.integers(0, 3))
+    def evict(self, engine: int, pages: int, bundles: int) -> None:
+        """Give up what would go first."""
+        self._engine(engine).evict(num_pages=pages, num_bundles=bundles)
+
+    @rule(
+        engine=engine_numbers, salt=st.sampled_from([None, "", "x"]), everywhere=st.booleans()
+    )
+    def flush(self, engine: int = 0, salt: str | None = None, everywhere: bool = False) -> None:
+        """Forget on the device, or in all tiers."""
+        cache = self._engine(engine).core.cache
+        (cache.flush if everywhere else cache.flush_device)(salt)
+
+    @rule(engine=engine_numbers, session=st.sampled_from(SESSIONS))
+    def release(self, engine: int, session: str) -> None:
+        """Let go of what a session pinned."""
+        self._engine(engine).core.cache.release_session(session)
+
+    @precondition(lambda self: self._has_tiers)
+    @rule(engine=engine_numbers, num_copies=st.sampled_from([0, 1, 4]))
+    def hold_copies(self, engine: int, num_copies: int) -> None:
+        """Let some more copies pass and no others."""
+        held = self._engine(engine)
+        held.gate.set(num_permits=num_copies)
+        held.settle_copies()
+
+    @precondition(lambda self: self._has_tiers)
+    @rule(engine=engine_numbers)
+    def let_copies_pass(self, engine: int) -> None:
+        """Let all copies pass."""
+        freed = self._engine(engine)
+        freed.gate.set(is_open=True)
+        freed.settle_copies()
+
+    @precondition(lambda self: self._has_tiers)
+    @rule(
+        engine=engine_numbers, kind=st.sampled_from(list(EntryKind)), which=st.integers(0, 50)
+    )
+    def lose_entry(self, engine: int, kind: EntryKind, which: int) -> None:
+        """Lose one page, or the states of one bundle, in a lower tier."""
+        self._engine(engine).lose_entry(kind, which)
+
+    @precondition(lambda self: self.num_steps >= RESTART_AFTER)
+    @rule(engine=engine_numbers, resumes=st.booleans())
+    def restart(self, engine: int = 0, resumes: bool = False) -> None:
+        """Kill an engine, start it anew on the same folders, send again what it had open."""
+        number = engine % len(self.engines)
+        self._count(self.engines[number])
+        self.engines[number].die()
+        dead, self.engines[number] = self.engines[number], self._make_engine()
+        self._tally.counts["restarts"] += 1
+        self.num_steps = 0
+        for asked in [asked for asked in self.open.values() if asked.engine == number]:
+            del self.open[asked.name]
+            self._judge(asked, dead)
+            if resumes:
+                num_prior = asked.num_prior + len(dead.tokens(asked.name))
+                self._send(asked.ask, asked.prompt, num_prior, number)
+
+    @invariant()
+    def adds_up(self) -> None:
+        """Every page, slot, lock and request is accounted for."""
+        for engine in self.engines:
+            engine.core.scheduler.check_integrity()
+
+    def finish(self) -> None:
+        """Let everything end; then nothing is held by anybody."""
+        for number, engine in enumerate(self.engines):
+            engine.gate.set(is_open=True)
+            self.step(MAX_STEPS, number)
+            self._count(engine)
+        if self.open:
+            raise LawBroken(f"requests that never ended: {sorted(self.open)}")
+        for engine in self.engines:
+            for session in SESSIONS:
+                engine.core.cache.release_session(session)
+            if not engine.is_all_free():
+                raise LawBroken("pages or slots are held when no request is left")
+
+    def teardown(self) -> None:
+        """Finish, unless something is broken already, and close."""
+        try:
+            if sys.exc_info()[0] is None:
+                self.finish()
+        finally:
+            for engine in self.engines:
+                engine.die()
+            self._folder.cleanup()
+
+    @property
+    def _has_tiers(self) -> bool:
+        return bool(self.setup.host_kib or self.setup.disk_kib)
+
+    def _engine(self, number: int) -> LawEngine:
+        return self.engines[number % len(self.engines)]
+
+    def _make_engine(self) -> LawEngine:
+        model = self._models[self.setup.index_kpool]
+        return LawEngine(model, self.setup, Path(self._folder.name), lambda: self.now_s)
+
+    def _expected(self, ask: Ask, prompt: list[int]) -> tuple[list[int], list[object]]:
+        sampling = {**SAMPLINGS[ask.sampling], "max_tokens": ask.max_tokens}
+        return self._alone.answer(self.setup.index_kpool, prompt, sampling)
+
+    def _send(self, ask: Ask, prompt: list[int], num_prior: int, number: int) -> str:
+        name = f"r{next(self._names)}"
+        prior = self._expected(ask, prompt)[0][:num_prior] if num_prior else []
+        self.open[name] = _Asked(ask, name, number, prompt, num_prior)
+        self._tally.counts["requests"] += 1
+        self.engines[number].submit(
+            name,
+            prompt,
+            prior=prior,
+            max_tokens=ask.max_tokens,
+            marks=[mark for mark in ask.marks if mark <= len(prompt)],
+            cache=ask.cache,
+            cache_salt=ask.cache_salt,
+            priority=ask.priority,
+            tenant=ask.tenant,
+            deadline_s=ask.deadline_s,
+            **SAMPLINGS[ask.sampling],
+        )
+        self._take_ends(number)
+        return name
+
+    def _take_ends(self, number: int) -> None:
+        """Judge the requests of an engine that have ended."""
+        engine = self.engines[number]
+        for asked in [asked for asked in self.open.values() if asked.engine == number]:
+            deltas = engine.deltas.get(asked.name)
+            if deltas and deltas[-1].finish_reason is not None:
+                del self.open[asked.name]
+                self._judge(asked, engine)
+
+    def _judge(self, asked: _Asked, engine: LawEngine) -> None:
+        """Compare what a request was given; one that was cut short has the beginning of it."""
+        deltas = engine.deltas.get(asked.name, [])
+        tokens = engine.tokens(asked.name)
+        logprobs = engine.logprobs(asked.name) if deltas else []
+        end = deltas[-1] if deltas else TokenDelta(request_id=asked.name)
+        reason = end.finish_reason
+        self._tally.counts[f"ended_{reason or 'lost'}"] += 1
+        is_cut = reason in (None, FinishReason.ABORT)
+        if reason is FinishReason.ERROR:
+            if asked.ask.deadline_s is None or end.error.kind != "DeadlineExceeded":
+                raise LawBroken(f"{asked.name} failed: {end.error}")
+            is_cut = True
+        if not tokens and is_cut:
+            return
+        outputs, entries = self._expected(asked.ask, asked.prompt)
+        outputs, entries = outputs[asked.num_prior :], entries[asked.num_prior :]
+        if is_cut or (asked.ask.deadline_s is not None and reason is FinishReason.LENGTH):
+            outputs, entries = outputs[: len(tokens)], entries[: len(logprobs)]
+        if tokens != outputs:
+            raise LawBroken(f"{asked.name}: tokens {tokens}, alone {outputs}")
+        if logprobs != entries:
+            raise LawBroken(f"{asked.name}: logprobs {logprobs}, alone {entries}")
+        if not is_cut:
+            self.texts.append(asked.prompt + self._expected(asked.ask, asked.prompt)[0])
+
+    def _count(self, engine: LawEngine) -> None:
+        """Take an engine's own counters into the tally, at its end."""
+        stats, counts = stats_of(engine.core), self._tally.counts
+        counts["evicted_pages"] += stats.evicted_pages
+        counts["evicted_bundles"] += stats.evicted_bundles
+        counts["late_loads"] += stats.cache_late_loads
+        counts["failed_loads"] += stats.cache_failed_loads
+        for tier, num_hits in engine.count_hits().items():
+            counts[f"hits_{tier}"] += num_hits
+        for tier, num_bytes in stats.cache_bytes_written.items():
+            counts[f"bytes_to_{tier}"] += num_bytes
