@@ -24,3 +24,17 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     folder: Path = tmp_path_factory.mktemp("tiny")
     yield load_tiny_model(folder)
     torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="session")
+def law_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Model]]:
+    """Tiny models by `index_kpool`, on one thread."""
+    import torch
+
+    from support.law_box import load_law_model
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("law")
+    yield {size: load_law_model(folder / str(size), index_kpool=size) for size in (4, 16)}
+    torch.set_num_threads(num_threads)

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from support.law_box import Alone, load_law_model
+from support.law_box import Alone
 from support.law_machine import LawMachine, Tally
 
 if TYPE_CHECKING:
@@ -27,20 +25,8 @@ if TYPE_CHECKING:
 MINUTES = float(os.environ.get("LAW_MINUTES", "3"))
 
 
-@pytest.fixture(scope="module")
-def law_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Model]]:
-    """Tiny models by `index_kpool`, on one thread."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("law")
-    yield {size: load_law_model(folder / str(size), index_kpool=size) for size in (4, 16)}
-    torch.set_num_threads(num_threads)
-
-
 def law_settings(**fields) -> settings:
-    return settings(
-        database=None, deadline=None, suppress_health_check=list(HealthCheck), **fields
-    )
+    return settings(database=None, deadline=None, suppress_health_check=list(HealthCheck), **fields)
 
 
 def test_an_answer_is_that_of_the_request_alone(law_models: dict[int, Model]) -> None:

@@ -1,4 +1,4 @@
-"""The law of neutrality as a state machine: whatever happens, an answer is that of the request alone.
+"""The law of neutrality as a state machine: whatever happens, an answer is the request's own.
 
 Real steps of a tiny model in numeric mode `strict`. Tokens and logprobs are compared bit by bit
 with a fresh engine that caches nothing; pages, slots, locks and requests are added up after every
@@ -81,7 +81,7 @@ class Ask:
     num_prior: int = 0
     sampling: int = 0
     marks: tuple[int, ...] = ()
-    cache: CacheControl = CacheControl()
+    cache: CacheControl = field(default_factory=CacheControl)
     cache_salt: str = ""
     priority: int = 0
     tenant: str = ""
@@ -234,9 +234,7 @@ class LawMachine(RuleBasedStateMachine):
         """Give up what would go first."""
         self._engine(engine).evict(num_pages=pages, num_bundles=bundles)
 
-    @rule(
-        engine=engine_numbers, salt=st.sampled_from([None, "", "x"]), everywhere=st.booleans()
-    )
+    @rule(engine=engine_numbers, salt=st.sampled_from([None, "", "x"]), everywhere=st.booleans())
     def flush(self, engine: int = 0, salt: str | None = None, everywhere: bool = False) -> None:
         """Forget on the device, or in all tiers."""
         cache = self._engine(engine).core.cache
@@ -264,9 +262,7 @@ class LawMachine(RuleBasedStateMachine):
         freed.settle_copies()
 
     @precondition(lambda self: self._has_tiers)
-    @rule(
-        engine=engine_numbers, kind=st.sampled_from(list(EntryKind)), which=st.integers(0, 50)
-    )
+    @rule(engine=engine_numbers, kind=st.sampled_from(list(EntryKind)), which=st.integers(0, 50))
     def lose_entry(self, engine: int, kind: EntryKind, which: int) -> None:
         """Lose one page, or the states of one bundle, in a lower tier."""
         self._engine(engine).lose_entry(kind, which)
@@ -314,9 +310,13 @@ class LawMachine(RuleBasedStateMachine):
             if sys.exc_info()[0] is None:
                 self.finish()
         finally:
-            for engine in self.engines:
-                engine.die()
-            self._folder.cleanup()
+            self.close()
+
+    def close(self) -> None:
+        """Leave the stores and remove their files."""
+        for engine in self.engines:
+            engine.die()
+        self._folder.cleanup()
 
     @property
     def _has_tiers(self) -> bool:

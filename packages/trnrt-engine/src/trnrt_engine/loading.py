@@ -91,6 +91,7 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
         max_decode_stall_ms=config.max_decode_stall_ms,
         num_bundle_slots=num_bundle_slots,
         cache_id=_cache_id(config, model, shape) if stores else b"",
+        clock=time.monotonic,
         **stores,
     )
     if num_bundle_slots is not None:

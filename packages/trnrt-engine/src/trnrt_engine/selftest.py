@@ -1,8 +1,9 @@
 """Start-up proof that the prefix cache gives back, on the served weights, what was computed.
 
 A fixed prompt is answered cold, under a salt of its own, then with a hit in each tier there is. An
-engine whose answer differs, or that does not hit, must not serve. Nothing is left behind in any
-tier or counter.
+engine whose answer differs, or that does not hit, must not serve. Before a lower tier is asked, the
+memory that was freed is blanked: a load that brings nothing would find the right bytes there.
+Nothing is left behind in any tier or counter.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ NUM_TOKENS = GRID + 7  # one bundle, and something left to compute
 NUM_OUTPUTS = 2
 FAST_TOLERANCE = 1e-4  # of a logprob, where bits may depend on how a prompt is cut
 MAX_WAIT_S = 60.0
+NUM_BLANKED = 16  # pages, and slots; more than the answers before have used
 
 Answer = list[TokenLogprob]
 
@@ -71,6 +73,7 @@ def _check_tiers(core: EngineCore, salt: str, *, is_exact: bool) -> None:
     for tier in (DEVICE, *(tier.name for tier in tiers)):
         if tier != DEVICE:
             core.cache.flush_device(salt)
+            core.cache.blank_free(NUM_BLANKED)
         given, report = _answer(core, salt)
         if report.tier != tier:
             raise SelfTestFailed(

@@ -356,6 +356,11 @@ class CacheManager:
         self._pins.release_dead()
         self._num_returns += 1
 
+    def blank_free(self, count: int) -> None:
+        """Zero the pages and bundle slots that are given out next; for proofs of what is loaded."""
+        if self.tiers is not None:
+            self.tiers.blank(self._pages.next_free(count), self._prefix.next_free_slots(count))
+
     def release_session(self, session_id: str) -> bool:
         """Let go of what a session pinned; False if it pinned nothing."""
         self._num_returns += 1

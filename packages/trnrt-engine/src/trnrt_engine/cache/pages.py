@@ -66,6 +66,10 @@ class PagePool:
         self._is_free[page_id - self._first_id] = 0
         return page_id
 
+    def next_free(self, count: int) -> list[int]:
+        """List the free pages that are given out next, at most `count`."""
+        return self._free[-count:]
+
     def free(self, page_ids: list[int]) -> None:
         """Give pages back.
 

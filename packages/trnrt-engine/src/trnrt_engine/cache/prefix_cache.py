@@ -94,6 +94,10 @@ class PrefixCache:
         """Bundle slots in all."""
         return self._slots.num_slots
 
+    def next_free_slots(self, count: int) -> list[int]:
+        """List the free slots that are given out next, at most `count`."""
+        return self._slots.next_free(count)
+
     def lookup(self, key: PrefixKey) -> Lookup:
         """Find the deepest bundle a prompt can use; takes nothing, drops what is not right."""
         self.expire()

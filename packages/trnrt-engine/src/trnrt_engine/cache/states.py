@@ -28,6 +28,10 @@ class StateSlots:
         """Take a slot; None when all are held."""
         return self._free.pop() if self._free else None
 
+    def next_free(self, count: int) -> list[int]:
+        """List the free slots that are given out next, at most `count`."""
+        return self._free[-count:]
+
     def free(self, slot: int) -> None:
         """Give a slot back.
 

@@ -81,6 +81,8 @@ class Tiers:
         if len(cache_id) != CACHE_ID_BYTES:
             raise ValueError(f"cache_id has {len(cache_id)} bytes, must have {CACHE_ID_BYTES}")
         self.tiers = lower.tiers
+        self._device = lower.device
+        self._page_size = prefix.tree.page_size
         self.counters = TierCounters()
         self._cache_id = cache_id
         self._down = CopyQueue(max_bytes_in_flight=MAX_BYTES_IN_FLIGHT, delay=lower.delay)
@@ -197,6 +199,14 @@ class Tiers:
         for tier in self.tiers:
             if tier.name == name:
                 tier.store.forget(salt_suffix(root_hash_of(salt)))
+
+    def blank(self, pages: list[int], slots: list[int]) -> None:
+        """Zero pages and slots of the device that nobody holds."""
+        views = [view for slot in slots for view in self._device.states(slot)]
+        for page_id in pages:
+            views += self._device.page(page_id, num_tokens=self._page_size)
+        for view in views:
+            view[:] = bytes(len(view))
 
     def pages(self) -> list[int]:
         """Return the device pages that belong to loads."""
