@@ -83,6 +83,21 @@ def test_the_second_prompt_pays_for_a_junction_and_the_third_profits() -> None:
     )
 
 
+@pytest.mark.parametrize("page_size", [64, 128, 256])
+@pytest.mark.parametrize("cut", [64, 100, 129, 192, 250, 256, 300])
+def test_paths_part_anywhere(cut: int, page_size: int) -> None:
+    engine, stem = make(token_budget=512, page_size=page_size), prompt_of(340)
+    ask(engine, "stem", stem)
+    for index in range(3):
+        depth = ask(engine, f"fork{index}", stem[:cut] + prompt_of(70, 10 + index))
+        report = report_of(engine, f"fork{index}")
+        assert report.kv_depth >= cut // 64 * 64
+        assert report.replayed == report.kv_depth - report.state_depth
+        assert index == 0 or depth >= cut // 64 * 64
+    assert ask(engine, "stem again", stem) == 320
+    assert engine.is_empty()
+
+
 def test_generated_tokens_never_enter() -> None:
     engine = make()
     engine.submit("a", prompt_of(64), max_tokens=200)

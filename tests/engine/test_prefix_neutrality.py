@@ -54,56 +54,6 @@ def test_an_identical_prompt_computes_its_last_grid_step_and_no_more(
     assert engine.is_all_free()
 
 
-@pytest.mark.parametrize("page_size", [64, 128, 256])
-@pytest.mark.parametrize("cut", [64, 100, 129, 192, 250, 256, 300])
-def test_paths_part_anywhere(tiny_model: Model, cut: int, page_size: int) -> None:
-    """The first prompt that parts pays, and leaves a state where the next ones part."""
-    engine = cached_core(tiny_model, page_size=page_size, max_num_batched_tokens=512)
-    stem = tokens_of(1, 340)
-    answer(engine, "stem", stem)
-    for index in range(3):
-        prompt = stem[:cut] + tokens_of(10 + index, 70)
-        expected = cold(engine, f"cold{index}", prompt)
-        assert answer(engine, f"fork{index}", prompt) == expected
-        report = engine.report(f"fork{index}")
-        assert report.kv_depth >= cut // 64 * 64
-        assert report.replayed == report.kv_depth - report.state_depth
-        if index:
-            assert report.state_depth >= cut // 64 * 64
-    assert answer(engine, "stem again", stem) == cold(engine, "stem cold", stem)
-    assert engine.is_all_free()
-
-
-@pytest.mark.parametrize("num_steps_ahead", [0, 1])
-def test_growing_conversations_side_by_side_under_eviction(
-    tiny_model: Model, num_steps_ahead: int
-) -> None:
-    engine = cached_core(
-        tiny_model,
-        page_size=128,
-        num_pages=9,
-        num_bundle_slots=5,
-        num_steps_ahead=num_steps_ahead,
-        max_num_batched_tokens=128,
-    )
-    reference = SteppedCore(tiny_core(tiny_model, max_num_seqs=1))
-    hits = 0
-    for turn in range(1, 5):
-        for talk in range(3):
-            prompt = tokens_of(0, 150) + tokens_of(talk + 1, 80 * turn)
-            engine.submit(f"{talk}/{turn}", prompt, marks=[150, len(prompt) - 5], **TAIL)
-        engine.run()
-        for talk in range(3):
-            prompt, name = tokens_of(0, 150) + tokens_of(talk + 1, 80 * turn), f"{talk}/{turn}"
-            expected = answer(reference, name, prompt)
-            assert (engine.tokens(name), engine.logprobs(name)) == expected
-            hits += engine.end(name).num_cached_tokens > 0
-    assert hits >= 3
-    assert engine.core.cache.counters.evicted_pages > 0
-    assert engine.core.cache.counters.evicted_bundles > 0
-    assert engine.is_all_free()
-
-
 def test_a_poisoned_state_is_not_cached(tiny_model: Model) -> None:
     engine, prompt = cached_core(tiny_model, max_num_batched_tokens=64), tokens_of(3, 200)
     expected = cold(engine, "cold", prompt)
