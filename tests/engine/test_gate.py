@@ -13,6 +13,8 @@ from support.law_box import Alone
 if TYPE_CHECKING:
     from trnrt_kernels.models.glm5_next.model import Model
 
+pytestmark = pytest.mark.timeout(600)
+
 # The others follow with ranks (F5) and with speculation (F3, F7, F14).
 REPORTED = {f"F{number}" for number in (1, 2, 4, 6, 8, 9, 10, 11, 12, 13, 15, 16, 17)}
 

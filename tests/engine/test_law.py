@@ -35,6 +35,7 @@ def law_settings(**fields) -> settings:
     return settings(database=None, deadline=None, suppress_health_check=list(HealthCheck), **fields)
 
 
+@pytest.mark.timeout(600)
 def test_an_answer_is_that_of_the_request_alone(law_models: dict[int, Model]) -> None:
     tally, alone = Tally(), Alone(law_models)
     run_state_machine_as_test(

@@ -19,7 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from support.law_box import OFF, Alone, LawEngine, Setup
-from support.law_machine import Ask, LawBroken, LawMachine, Tally, tokens_of
+from support.law_machine import LawBroken, LawMachine, Tally
+from support.law_traffic import Ask, tokens_of
 from trnrt_engine.cache.report import DEVICE, DISK, HOST, Reason
 from trnrt_engine.errors import IntegrityError, SelfTestFailed
 from trnrt_engine.selftest import check_prefix_cache
@@ -73,12 +74,12 @@ def check_law(bench: Bench) -> None:
 
 def check_hit_floor(bench: Bench) -> None:
     """Ask for what must hit, in every order, from the device and from below."""
-    for fields in ORDERS:
-        with _engine(bench, Setup(page_size=256, token_budget=512)) as engine:
-            _check_conversation(engine, fields)
     for setup in (TIERED, Setup(disk_kib=8192)):
         with _engine(bench, setup) as engine:
             _check_what_comes_back(engine, HOST if setup.host_kib else DISK)
+    for fields in ORDERS:
+        with _engine(bench, Setup(page_size=256, token_budget=512)) as engine:
+            _check_conversation(engine, fields)
 
 
 def check_restore(bench: Bench) -> None:
@@ -153,9 +154,9 @@ def _there_and_back(machine: LawMachine) -> None:
 
 PROGRAMS: tuple[tuple[Setup, Callable[[LawMachine], None]], ...] = (
     (TIERED, _there_and_back),
-    (dataclasses.replace(TIERED, index_kpool=16, page_size=128), _there_and_back),
-    (Setup(16, page_size=256, token_budget=128, num_steps_ahead=1), _forks_and_repeats),
     (Setup(token_budget=512), _forks_and_repeats),
+    (Setup(16, page_size=256, token_budget=128, num_steps_ahead=1), _forks_and_repeats),
+    (dataclasses.replace(TIERED, index_kpool=16, page_size=128), _there_and_back),
 )
 
 
