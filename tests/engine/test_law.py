@@ -40,7 +40,7 @@ def test_an_answer_is_that_of_the_request_alone(law_models: dict[int, Model]) ->
     tally, alone = Tally(), Alone(law_models)
     run_state_machine_as_test(
         lambda: LawMachine(law_models, alone, tally),
-        settings=law_settings(max_examples=18, stateful_step_count=20, derandomize=True),
+        settings=law_settings(max_examples=12, stateful_step_count=12, derandomize=True),
     )
     print(tally.lines())
     assert tally.counts["hits_device"] > 0

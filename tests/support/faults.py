@@ -231,7 +231,6 @@ FAULTS = (
     Fault("F11", "a fork empties its place", _a_fork_empties_its_place, "hit floor"),
     Fault("F12", "one token alone is no number", _one_token_alone_is_not_a_number, "law"),
     Fault("F13", "pages move without pool keys", _pages_move_without_pool_keys, "law"),
-    Fault("F13", "pages move without pool keys", _pages_move_without_pool_keys, "self-test"),
     Fault("F15", "other states", _another_prefix(EntryKind.STATES), "restore assertion"),
     Fault("F15", "other pages", _another_prefix(EntryKind.PAGE), "restore assertion"),
     Fault("F16", "slots are not restored", _slots_are_not_restored, "law"),

@@ -44,6 +44,7 @@ class Setup:
         extra_pages: beyond those of the longest request.
         host_kib, disk_kib: 0 = there is no such tier.
         num_engines: 2 share host and disk.
+        tick_s: that pass whenever the clock is read, so that steps take time.
     """
 
     index_kpool: int = 4
@@ -56,6 +57,9 @@ class Setup:
     host_kib: int = 0
     disk_kib: int = 0
     num_engines: int = 1
+    prefill_ahead: int = 0
+    stall_ms: int = 500
+    tick_s: float = 0.0
 
 
 class CopiesDied(Exception):
@@ -108,7 +112,9 @@ class LawEngine(SteppedCore):
         core = tiny_core(
             model,
             max_num_seqs=setup.max_num_seqs,
+            prefill_ahead=setup.prefill_ahead,
             max_num_batched_tokens=setup.token_budget,
+            max_decode_stall_ms=setup.stall_ms,
             num_steps_ahead=setup.num_steps_ahead,
             num_bundle_slots=setup.num_bundle_slots,
             page_size=setup.page_size,

@@ -21,7 +21,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from support.law_box import MAX_PROMPT, STEP_S, Alone, LawEngine, Setup
-from support.law_traffic import SAMPLINGS, SESSIONS, Ask, asks, engine_numbers, setups, tokens_of
+from support.law_traffic import (
+    SAMPLINGS,
+    SESSIONS,
+    Ask,
+    engine_numbers,
+    setups,
+    some_asks,
+    tokens_of,
+)
 from trnrt_engine.api import FinishReason, TokenDelta
 from trnrt_engine.cache.entries import EntryKind
 from trnrt_engine.core import stats_of
@@ -89,26 +97,28 @@ class LawMachine(RuleBasedStateMachine):
         self.engines = [self._make_engine() for _ in range(setup.num_engines)]
         self._tally.counts["examples"] += 1
 
-    @rule(ask=asks, engine=engine_numbers, steps=st.sampled_from([8, 0, 2, 40]))
-    def submit(self, ask: Ask, engine: int, steps: int) -> None:
-        """Send a request unless too many are open, and let some steps pass."""
-        if len(self.open) < MAX_REQUESTS:
+    @rule(some=some_asks, engine=engine_numbers, steps=st.sampled_from([8, 0, 2, 40]))
+    def submit(self, some: list[Ask], engine: int, steps: int) -> None:
+        """Send requests unless too many are open, and let some steps pass."""
+        for ask in some[: MAX_REQUESTS - len(self.open)]:
             self.send(ask, engine)
         self.step(steps, engine)
 
     @rule(
-        ask=asks,
+        some=some_asks,
         back=st.integers(0, 4),
         engine=engine_numbers,
-        steps=st.sampled_from([8, 0, 40]),
+        steps=st.sampled_from([40, 8, 0]),
         is_forgotten=st.booleans(),
     )
-    def go_on(self, ask: Ask, back: int, engine: int, steps: int, is_forgotten: bool) -> None:
+    def go_on(
+        self, some: list[Ask], back: int, engine: int, steps: int, is_forgotten: bool
+    ) -> None:
         """Send one of the latest texts again, or what goes on from it; the device may not know."""
         if is_forgotten:
             self.flush(engine)
-        base = len(self.texts) - 1 - back
-        self.submit(replace(ask, base=base, keep=MAX_PROMPT), engine, steps)
+        base = max(len(self.texts) - 1 - back, 0)
+        self.submit([replace(ask, base=base, keep=MAX_PROMPT) for ask in some], engine, steps)
 
     def send(self, ask: Ask, engine: int = 0) -> str:
         """Send a request and return its name."""
@@ -250,7 +260,11 @@ class LawMachine(RuleBasedStateMachine):
 
     def _make_engine(self) -> LawEngine:
         model = self._models[self.setup.index_kpool]
-        return LawEngine(model, self.setup, Path(self._folder.name), lambda: self.now_s)
+        return LawEngine(model, self.setup, Path(self._folder.name), self._read_clock)
+
+    def _read_clock(self) -> float:
+        self.now_s += self.setup.tick_s
+        return self.now_s
 
     def _expected(self, ask: Ask, prompt: list[int]) -> tuple[list[int], list[object]]:
         sampling = {**SAMPLINGS[ask.sampling], "max_tokens": ask.max_tokens}

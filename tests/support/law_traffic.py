@@ -68,6 +68,9 @@ setups = st.builds(
     host_kib=st.sampled_from([0, 8192, 512]),
     disk_kib=st.sampled_from([0, 8192, 512]),
     num_engines=st.sampled_from([1, 1, 2]),
+    prefill_ahead=st.integers(0, 2),
+    stall_ms=st.sampled_from([500, 20, 1]),
+    tick_s=st.sampled_from([0.0, 0.004]),
 )
 controls = st.one_of(
     st.just(CacheControl()),
@@ -94,6 +97,7 @@ asks = st.builds(
     cache_salt=st.sampled_from(["", "", "", "x"]),
     priority=st.sampled_from([0, 0, -1, 5]),
     tenant=st.sampled_from(["", "a", "b"]),
-    deadline_s=st.sampled_from([None, None, None, 0.1, 5.0]),
+    deadline_s=st.sampled_from([None, None, None, None, 5.0, 0.1]),
 )
+some_asks = st.lists(asks, min_size=1, max_size=3)
 engine_numbers = st.integers(0, 1)
