@@ -72,7 +72,8 @@ def test_plan_of_a_folder_prints_every_component_and_the_total(tmp_path):
 
 def test_plan_of_a_config_alone_needs_no_weights(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(released_config()))
-    facts = json.loads(run("plan", str(tmp_path), "--max-num-seqs", "1", "--json").output)
+    one = ("--max-num-seqs", "1", "--prefill-ahead", "0")
+    facts = json.loads(run("plan", str(tmp_path), *one, "--json").output)
     assert facts["bytes"]["weights: embed"] == 1_268_776_960
     assert facts["bytes"]["kda states"] == 142_606_336
     assert facts["total_bytes"] == sum(facts["bytes"].values())
