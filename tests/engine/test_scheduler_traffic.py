@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.paged_counter import QuickModel, expected_outputs
+from support.paged_counter import expected_outputs
+from support.traffic import MAX_WAITING, SLACK_S, STALL_S, Traffic
 from support.virtual_engine import VirtualEngine
 from trnrt_engine.api import FinishReason
 
@@ -20,6 +20,8 @@ class Submit:
     max_tokens: int
     num_prior: int
     deadline_s: float | None
+    tenant: str
+    priority: int
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ submits = st.builds(
     max_tokens=st.integers(1, 40),
     num_prior=st.integers(0, 6),
     deadline_s=st.none() | st.floats(0.01, 0.5),
+    tenant=st.sampled_from(["", "a", "b"]),
+    priority=st.integers(-2, 2),
 )
 steps = st.builds(
     Step,
@@ -56,6 +60,7 @@ traffic = st.lists(
     depth=st.sampled_from([0, 1]),
     num_pages=st.integers(16, 40),
     max_num_seqs=st.integers(1, 6),
+    prefill_ahead=st.integers(0, 3),
     token_budget=st.sampled_from([64, 100, 128, 256]),
 )
 def test_random_traffic_leaves_nothing_behind(
@@ -63,15 +68,20 @@ def test_random_traffic_leaves_nothing_behind(
     depth: int,
     num_pages: int,
     max_num_seqs: int,
+    prefill_ahead: int,
     token_budget: int,
 ) -> None:
     engine = VirtualEngine(
-        num_pages=num_pages, max_num_seqs=max_num_seqs, token_budget=token_budget, depth=depth
+        num_pages=num_pages,
+        max_num_seqs=max_num_seqs,
+        prefill_ahead=prefill_ahead,
+        token_budget=token_budget,
+        depth=depth,
     )
     whole: dict[str, tuple[list[int], int]] = {}
     for operation in operations:
         match operation:
-            case Submit(length, max_tokens, num_prior, deadline_s):
+            case Submit(length, max_tokens, num_prior, deadline_s, tenant, priority):
                 name = f"r{len(whole)}"
                 prompt = [(len(whole) * 13 + index * 7) % 97 for index in range(length)]
                 answer = expected_outputs(prompt, max_tokens)
@@ -83,6 +93,8 @@ def test_random_traffic_leaves_nothing_behind(
                     max_tokens=max_tokens,
                     prior_output_ids=answer[:num_prior],
                     deadline_s=deadline_s,
+                    tenant=tenant,
+                    priority=priority,
                 )
             case Abort(which):
                 engine.abort(f"r{which}")
@@ -126,31 +138,34 @@ def test_streams_wait_for_one_chunk_at_most(
             last_seen[name] = at
 
 
-@pytest.mark.parametrize("depth", [0, 1])
-def test_thousands_of_steps_of_load_leave_nothing_behind(depth: int) -> None:
-    chance = random.Random(depth)
-    engine = VirtualEngine(num_pages=48, max_num_seqs=6, depth=depth, model=QuickModel())
-    submitted, longest_queue = 0, 0
-    while len(engine.plans) < 3_000:
-        if chance.random() < 0.12 and len(engine.scheduler.waiting) < 40:
-            engine.submit(
-                f"r{submitted}",
-                [submitted % 97] * chance.randint(1, 120),
-                max_tokens=chance.randint(1, 60),
-                deadline_s=chance.choice([None, None, 1.0]),
-            )
-            submitted += 1
-        if chance.random() < 0.01:
-            engine.abort(f"r{chance.randrange(submitted + 1)}")
-        engine.step(fails=chance.random() < 0.002)
-        longest_queue = max(longest_queue, len(engine.scheduler.waiting))
-    engine.run_until_idle()
+MAX_LIFE_S = 120.0  # virtual seconds; a full queue is worked off in 45
+
+
+def check_traffic(*, num_steps: int, seed: int, depth: int) -> None:
+    """Run traffic and prove that all ended once, in time and in rhythm, and left nothing."""
+    traffic = Traffic(seed=seed, depth=depth)
+    tally, engine = traffic.run(num_steps), traffic.engine
+    assert engine.streams == {}
+    assert sum(tally.ends.values()) == tally.submitted
     assert engine.is_empty()
-    assert longest_queue > 6  # the load was one
-    metrics = engine.metrics
-    ended = metrics.requests_finished + metrics.requests_failed + metrics.requests_aborted
-    assert ended == submitted > 150
-    assert all(
-        sum(delta.finish_reason is not None for delta in deltas) == 1
-        for deltas in engine.deltas.values()
-    )
+    # The load was one: a full queue, hits, failures, clients that left, prompts done ahead.
+    assert tally.longest_queue >= MAX_WAITING
+    assert min(tally.ends[reason] for reason in ("length", "error", "abort")) > num_steps / 500
+    assert min(tally.hit_tokens, tally.parked, tally.gaps) > num_steps / 10
+    assert engine.metrics.requests_failed == tally.ends[FinishReason.ERROR]
+    assert tally.longest_life_s < MAX_LIFE_S
+    assert tally.longest_gap_s <= STALL_S + SLACK_S
+    assert tally.late_gaps <= tally.gaps / 1000
+    assert engine.metrics.stall_overruns == 0
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_100_000_steps_of_traffic_leave_nothing_behind_and_nobody_waiting(depth: int) -> None:
+    check_traffic(num_steps=50_000, seed=depth, depth=depth)
+
+
+@pytest.mark.slow(minutes=6)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_million_steps_of_traffic_leave_nothing_behind_and_nobody_waiting(depth: int) -> None:
+    check_traffic(num_steps=500_000, seed=2 + depth, depth=depth)

@@ -118,7 +118,7 @@ class VirtualEngine:
         """Plan, run and commit one step; False when there was nothing to do."""
         plan = self.scheduler.schedule()
         if plan is not None:
-            self.plans.append(plan)
+            self.note_plan(plan)
             if fails:
                 self.model.skip()
             step_s = self._step_s if self._cost is None else self._cost(plan)
@@ -136,6 +136,14 @@ class VirtualEngine:
                 self.scheduler.commit(landed, result)
         self._settle()
         return plan is not None
+
+    def note_plan(self, plan: SchedulerOutput) -> None:
+        """Take in a plan that was made."""
+        self.plans.append(plan)
+
+    def note_delta(self, delta: TokenDelta) -> None:
+        """Take in what a request was told."""
+        self.deltas.setdefault(delta.request_id, []).append(delta)
 
     def run_until_idle(self, *, max_steps: int = 10_000) -> None:
         """Step until no request is left."""
@@ -165,7 +173,7 @@ class VirtualEngine:
 
     def _settle(self) -> None:
         for delta in self.scheduler.take_deltas():
-            self.deltas.setdefault(delta.request_id, []).append(delta)
+            self.note_delta(delta)
         self._num_settled += 1
         if self._num_settled % self._checks_every == 0:
             self.scheduler.check_integrity()
