@@ -1,6 +1,6 @@
 """What scheduling costs, and how long a stream waits beside a long prompt.
 
-    python tests/bench/scheduler.py [--steps 3000] [--waiting 1000] [--stall-ms 100]
+    python tests/bench/scheduler.py [--steps 3000] [--waiting 1000] [--stall-ms 500]
 
 Three figures on one line each, all on CPU:
 1. schedule + commit of a decode step at batch 12, without a model, requests of as many tenants as
@@ -32,9 +32,12 @@ from trnrt_engine.plan import SchedulerOutput, StepResult
 from trnrt_engine.scheduler import Scheduler
 from trnrt_engine.stall_budget import StallBudget
 from trnrt_engine.step_times import StepTimes
+from trnrt_kernels.models.glm5_next.model import Model
+from trnrt_kernels.numeric import NumericMode
 
 BATCH = 12
 PROMPT_TOKENS = 32_768
+STREAM_TOKENS = 4096
 WINDOW = 131_072
 PAGE_SIZE = 256
 LIMITS = RequestLimits(
@@ -152,7 +155,8 @@ def bench_gap(stall_ms: int) -> None:
     """A stream beside a long prompt on a real, tiny model."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        model = load_tiny_model(Path(folder), window=2 * PROMPT_TOKENS)
+        strict = load_tiny_model(Path(folder), window=PROMPT_TOKENS + STREAM_TOKENS)
+    model = Model(strict.config, strict.weights, numeric_mode=NumericMode.FAST)
     core = tiny_core(
         model, max_num_seqs=2, max_num_batched_tokens=2048, max_decode_stall_ms=stall_ms
     )
@@ -166,7 +170,7 @@ def bench_gap(stall_ms: int) -> None:
         )
         core.scheduler.add(make_request(spec, core.limits, arrival_s=time.monotonic()))
 
-    submit("stream", 10, 30_000)
+    submit("stream", 10, STREAM_TOKENS)
     for _ in range(5):
         stepper.step()
     submit("long", PROMPT_TOKENS, 1)
@@ -194,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--waiting", type=int, default=1000)
-    parser.add_argument("--stall-ms", type=int, default=100)
+    parser.add_argument("--stall-ms", type=int, default=500)
     arguments = parser.parse_args()
     bench_decode(arguments.steps, arguments.waiting)
     bench_turnover(arguments.steps, arguments.waiting)
