@@ -173,7 +173,7 @@ def test_required_graphs_are_distinct_and_cover_every_bucket():
     assert {(b.rows, b.context) for b in dsa_decode} == {
         (rows, context)
         for rows in (1, 2, 4, 8, 12)
-        for context in (8192, 32_768, 131_072, 524_288, 1_048_576)
+        for context in (2**bits for bits in range(13, 21))
     }
     kda_decode = [k.bucket for k in keys if k.segment == "kda" and k.bucket.phase == "decode"]
     assert {(b.rows, b.context) for b in kda_decode} == {(rows, 0) for rows in (1, 2, 4, 8, 12)}

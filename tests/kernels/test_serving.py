@@ -118,12 +118,13 @@ def test_released_model_has_the_designed_ladders():
     shape = resolve()
     assert shape.prefill_buckets == (64, 128, 256, 512, 1024, 2048)
     assert shape.decode_buckets == (1, 2, 4, 8, 12)
-    assert shape.context_buckets == (8192, 32_768, 131_072, 524_288, 1_048_576)
+    assert shape.context_buckets == tuple(2**bits for bits in range(13, 21))
     assert shape.page_size == 256
     assert shape.num_scratch == 12
     trn2 = resolve(backend="trn2")
     assert trn2.prefill_buckets == (512, 1024, 2048, 4096)
     assert trn2.decode_buckets == (4, 8, 12)
+    assert trn2.context_buckets == (8192, 32_768, 131_072, 524_288, 1_048_576)
 
 
 def test_strict_has_scratch_for_rows_that_fill_up_a_tile():

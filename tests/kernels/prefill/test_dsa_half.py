@@ -8,6 +8,7 @@ from torch import Tensor
 
 from support import naive_halves as naive
 from support.op_driver import SIZES, OpDriver, random_streams
+from trnrt_kernels.common import score_budget
 from trnrt_kernels.reference import indexer
 
 FLOAT_ERROR = 2e-5
@@ -60,7 +61,8 @@ def test_equal_scores_go_to_the_lower_pool() -> None:
 def test_scores_do_not_depend_on_their_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = random_streams(63)
     whole = OpDriver("dsa_half").prefill(streams)
-    monkeypatch.setattr(indexer, "SCORE_BUDGET_BYTES", 1)
+    monkeypatch.setattr(score_budget, "SCORE_BUDGET_BYTES", 1)
+    monkeypatch.setattr(indexer, "TILE_BYTES", 1)
     tiled = OpDriver("dsa_half").prefill(streams)
     assert torch.equal(tiled[1], whole[1])
     assert (tiled[0] - whole[0]).abs().max() < FLOAT_ERROR

@@ -28,6 +28,7 @@ from trnrt_engine.stall_budget import StallBudget
 from trnrt_engine.step_times import StepTimes
 from trnrt_engine.stores import open_stores
 from trnrt_kernels.backend import get_backend
+from trnrt_kernels.common.score_budget import INDEXER_BYTES
 from trnrt_kernels.memory_plan import BUNDLE_SHARE, MemoryPlan, plan_memory, weight_bytes
 from trnrt_kernels.models.checkpoint import open_checkpoint
 from trnrt_kernels.models.glm5_next import identity
@@ -247,7 +248,8 @@ def _cache_budget(
     free = free_memory_bytes()
     if free is None:
         return None
-    return max(free - sum(weight_bytes(model_config, dtype=shape.dtype).values()), 0) // 2
+    taken = sum(weight_bytes(model_config, dtype=shape.dtype).values()) + INDEXER_BYTES
+    return max(free - taken, 0) // 2
 
 
 def _percent_of(report: Progress) -> Callable[[int, int], None]:

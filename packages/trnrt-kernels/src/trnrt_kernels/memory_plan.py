@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from trnrt_kernels.common.fp8 import scale_shape
+from trnrt_kernels.common.score_budget import INDEXER_BYTES
 from trnrt_kernels.errors import OptionError
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.inventory import HeldTensor, Precision, inventory
@@ -67,6 +68,8 @@ class MemoryPlan:
         num_pages, num_slots: scratch included.
         num_scratch: pages, and slots, of padding rows.
         num_bundle_slots: slots of saved states, beside `num_slots`.
+        index_score_bytes: most that a step of the sparse indexer holds, at any context; it is
+            kept free beside the caches.
     """
 
     weights: dict[str, int]
@@ -76,6 +79,7 @@ class MemoryPlan:
     num_slots: int
     num_scratch: int
     num_bundle_slots: int
+    index_score_bytes: int = INDEXER_BYTES
 
     @property
     def rows(self) -> list[tuple[str, int]]:
@@ -91,6 +95,7 @@ class MemoryPlan:
             ("sampling", slots * self.cache.sampling_per_slot),
             ("saved states", self.num_bundle_slots * self.cache.bundle),
             ("scratch", self.num_scratch * (self.cache.page + self.cache.slot)),
+            ("index scores", self.index_score_bytes),
         ]
 
     @property
@@ -110,7 +115,7 @@ class MemoryPlan:
     @property
     def total_bytes(self) -> int:
         """Bytes of everything."""
-        return self.weight_bytes + self.cache_bytes
+        return self.weight_bytes + self.cache_bytes + self.index_score_bytes
 
 
 def released_bytes(tensor: HeldTensor) -> int:

@@ -31,7 +31,11 @@ TINY_WINDOW = 32_768  # below it the context ladder and the pages are finer
 
 PREFILL_LADDERS = {"cpu": (64, 128, 256, 512, 1024, 2048), "trn2": (512, 1024, 2048, 4096)}
 DECODE_LADDERS = {"cpu": (1, 2, 4, 8, 12), "trn2": (4, 8, 12)}
-CONTEXT_LADDER = (8192, 32_768, 131_072, 524_288)
+# Every sparse-attention query scores its whole bucket. Finer steps cost more graphs.
+CONTEXT_LADDERS = {
+    "cpu": (8192, 16_384, 32_768, 65_536, 131_072, 262_144, 524_288),
+    "trn2": (8192, 32_768, 131_072, 524_288),
+}
 TINY_CONTEXT_LADDER = (512, 2048, 8192)
 MAX_CACHE_GIB = 2**20
 
@@ -379,7 +383,8 @@ class ServingShape:
     @property
     def context_buckets(self) -> tuple[int, ...]:
         """Tokens a block table reaches, ascending; multiples of the page size."""
-        rungs = CONTEXT_LADDER if self.max_model_len >= TINY_WINDOW else TINY_CONTEXT_LADDER
+        is_tiny = self.max_model_len < TINY_WINDOW
+        rungs = TINY_CONTEXT_LADDER if is_tiny else CONTEXT_LADDERS[self.backend]
         ladder = _ladder(rungs, self.max_model_len)
         return tuple(dict.fromkeys(round_up(tokens, self.page_size) for tokens in ladder))
 

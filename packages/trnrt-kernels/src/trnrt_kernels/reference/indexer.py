@@ -12,12 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trnrt_kernels.common.score_budget import (
+    CANDIDATE_BYTES,
+    TILE_BYTES,
+    rows_at_once,
+    score_rows,
+)
 from trnrt_kernels.reference.elementwise import layer_norm
 from trnrt_kernels.reference.paging import Pages, read_rows
-from trnrt_kernels.reference.top_k import top_k_indices
+from trnrt_kernels.reference.top_k import max_candidates, top_k_indices
 
 NO_POOL = -1  # fills the selection of a query with fewer candidates than its width
-SCORE_BUDGET_BYTES = 8 << 20
 _K_NORM_EPS = 1e-6
 
 
@@ -78,49 +83,53 @@ def append_keys(
 def select(query: IndexQuery, pool_keys: Tensor, pages: Pages, *, num_selected: int) -> Tensor:
     """Select pools for each query; ties go to the lower pool.
 
-    The rows of scores that exist at one time, and what they are computed from, stay within
-    `SCORE_BUDGET_BYTES`, whatever the context is.
+    What exists at one time stays within `common.score_budget`, whatever the context is.
 
     Returns:
         Logical pools [T, num_selected] ascending, `NO_POOL` last.
     """
-    key_rows = pool_keys.view(-1, pool_keys.shape[2])
-    all_pools = pages.all_pools()
-    tokens = query.q_TIJ.shape[0]
-    rows = max(1, min(tokens, SCORE_BUDGET_BYTES // (8 * pages.num_pools)))
+    tokens, table = query.q_TIJ.shape[0], pages.block_table
+    rows = score_rows(tokens, num_pools=pages.num_pools)
     selected = []
     for first in range(0, tokens, rows):
         tile = slice(first, first + rows)
         part = IndexQuery(query.q_TIJ[tile], query.weight_TI[tile])
-        scores_TN = _score(part, key_rows, all_pools if all_pools.dim() == 1 else all_pools[tile])
+        scores_TN = _score(part, pool_keys, table if table.dim() == 1 else table[tile])
         selected.append(_best(scores_TN, pages.num_complete[tile], num_selected))
     return torch.cat(selected)
 
 
-def _score(query: IndexQuery, key_rows: Tensor, pools: Tensor) -> Tensor:
-    """Scores of all pools: [T, N]. `pools` are rows of one sequence [N] or of each query [T, N]."""
+def _score(query: IndexQuery, pool_keys_ZBJ: Tensor, block_table: Tensor) -> Tensor:
+    """Scores of all pools: [T, N]. The table is one sequence's [P] or each query's [T, P]."""
     tokens, heads, size = query.q_TIJ.shape
-    is_batch = pools.dim() == 2
+    pools_a_page, is_batch = pool_keys_ZBJ.shape[1], block_table.dim() == 2
     floats_a_pool = tokens * (heads + size if is_batch else heads) + size
-    tiles = []
-    for tile in torch.split(pools, max(64, SCORE_BUDGET_BYTES // (4 * floats_a_pool)), dim=-1):
-        keys = read_rows(key_rows, tile, torch.float32)
+    num_pages = max(1, TILE_BYTES // (4 * floats_a_pool * pools_a_page))
+    page_rows = pool_keys_ZBJ.flatten(1)
+    scores_TN = query.q_TIJ.new_empty(tokens, block_table.shape[-1] * pools_a_page)
+    for first in range(0, block_table.shape[-1], num_pages):
+        pages = block_table[..., first : first + num_pages]
+        keys = read_rows(page_rows, pages, torch.float32)
         if is_batch:
             dots = torch.bmm(query.q_TIJ, keys.view(tokens, -1, size).transpose(1, 2))
         else:
-            dots = F.linear(query.q_TIJ.flatten(0, 1), keys).view(tokens, heads, -1)
-        tiles.append((torch.relu(dots) * query.weight_TI.unsqueeze(2)).sum(dim=1))
-    return torch.cat(tiles, dim=1)
+            dots = F.linear(query.q_TIJ.flatten(0, 1), keys.view(-1, size))
+            dots = dots.view(tokens, heads, -1)
+        tile = slice(first * pools_a_page, (first + num_pages) * pools_a_page)
+        scores_TN[:, tile] = dots.relu_().mul_(query.weight_TI.unsqueeze(2)).sum(dim=1)
+    return scores_TN
 
 
 def _best(scores_TN: Tensor, limit_T: Tensor, width: int) -> Tensor:
     """Top-k among the first `limit` pools of each row, ascending, padded to `width`."""
-    num_pools = scores_TN.shape[1]
-    candidate = torch.arange(num_pools, device=scores_TN.device) < limit_T.unsqueeze(1)
-    scores_TN = torch.where(candidate, scores_TN, float("-inf"))
-    picked = top_k_indices(scores_TN, min(width, num_pools))
+    tokens, num_pools = scores_TN.shape
+    k = min(width, num_pools)
+    row_bytes = CANDIDATE_BYTES * max_candidates(num_pools, k)
+    rows = rows_at_once(tokens, row_bytes=row_bytes, budget_bytes=TILE_BYTES)
+    tiles = zip(torch.split(scores_TN, rows), torch.split(limit_T, rows), strict=True)
+    picked = torch.cat([top_k_indices(scores, k, limits=limits) for scores, limits in tiles])
     # Absent pools sort last under an id no pool has.
     picked = torch.where(picked < limit_T.unsqueeze(1), picked, num_pools)
     ascending = picked.sort(dim=1).values
     ascending = torch.where(ascending < num_pools, ascending, NO_POOL)
-    return F.pad(ascending, (0, width - ascending.shape[1]), value=NO_POOL)
+    return F.pad(ascending, (0, width - k), value=NO_POOL)

@@ -62,6 +62,7 @@ class BatchPages:
 
     Attributes:
         positions: position of each token [B].
+        block_table: pages of each sequence in order [B, P].
         num_complete: complete pools of each sequence, the token's own included [B].
         num_pools: pools the block table has room for.
     """
@@ -71,7 +72,7 @@ class BatchPages:
     ) -> None:
         self.pool_size = pool_size
         self.positions = positions_B
-        self._block_table = block_table_BP
+        self.block_table = block_table_BP
         self._pools_a_page = page_size // pool_size
         self._offset = positions_B % pool_size
         self.num_complete = (positions_B + 1).div(pool_size, rounding_mode="floor")
@@ -85,13 +86,8 @@ class BatchPages:
     def physical(self, pools_BN: Tensor) -> Tensor:
         """Map logical pools to pool rows."""
         page = pools_BN.div(self._pools_a_page, rounding_mode="floor")
-        pages = self._block_table.gather(1, page)
+        pages = self.block_table.gather(1, page)
         return pages * self._pools_a_page + pools_BN % self._pools_a_page
-
-    def all_pools(self) -> Tensor:
-        """Pool rows of every page in order: [B, num_pools]."""
-        pool = torch.arange(self._pools_a_page, device=self.positions.device)
-        return (self._block_table.unsqueeze(2) * self._pools_a_page + pool).flatten(1)
 
     def write_tokens(self, cache_ZTL: Tensor, new_BL: Tensor) -> None:
         """Append a token to a token cache."""
@@ -130,6 +126,7 @@ class ChunkPages:
 
     Attributes:
         positions: position of each row [T]; rows behind the last live one repeat its position.
+        block_table: pages of the sequence in order [P].
         num_complete: complete pools up to each row [T].
         num_pools: pools the block table has room for.
     """
@@ -145,7 +142,7 @@ class ChunkPages:
         pool_size: int,
     ) -> None:
         self.pool_size = pool_size
-        self._block_table = block_table_P
+        self.block_table = block_table_P
         self._pools_a_page = page_size // pool_size
         self._num_rows = num_rows
         self._num_frame_pools = -(-num_rows // pool_size) + 1
@@ -164,13 +161,8 @@ class ChunkPages:
     def physical(self, pools: Tensor) -> Tensor:
         """Map logical pools to pool rows."""
         page = pools.div(self._pools_a_page, rounding_mode="floor")
-        pages = self._block_table.index_select(0, page.flatten()).view(pools.shape)
+        pages = self.block_table.index_select(0, page.flatten()).view(pools.shape)
         return pages * self._pools_a_page + pools % self._pools_a_page
-
-    def all_pools(self) -> Tensor:
-        """Pool rows of every page in order: [num_pools]."""
-        pool = torch.arange(self._pools_a_page, device=self.positions.device)
-        return (self._block_table.unsqueeze(1) * self._pools_a_page + pool).flatten()
 
     def write_tokens(self, cache_ZTL: Tensor, new_TL: Tensor) -> None:
         """Append the live tokens to a token cache."""
