@@ -14,7 +14,6 @@ _LATER_AREAS = {
     "logprobs": "the full API",
     "structured_output": "constrained decoding",
     "router": "the full API",
-    "long_context": "the prefix cache",
     "neuron_ops": "ranks and kernels",
     "compile_cache": "the compile pipeline",
 }

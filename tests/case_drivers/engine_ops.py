@@ -91,6 +91,8 @@ def _measure(
         case {"max_steps_between_tokens_of": name}:
             steps = engine.token_steps[name]
             return max(after - before for before, after in itertools.pairwise(steps))
+        case {"indexer_positions_visible": name}:
+            return engine.runner.visible[name]
         case {"steps_to_first_token": name}:
             return engine.token_steps[name][0] - engine.submitted_at[name]
     raise ValueError(f"the driver does not know {wanted}")

@@ -10,8 +10,10 @@ import time
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
+from torch import Tensor
 
 from support.stepped import SteppedCore
 from support.tiny_engine import load_tiny_model, tiny_core
@@ -23,6 +25,7 @@ from trnrt_engine.request import Request
 from trnrt_kernels.memory_plan import cache_bytes
 from trnrt_kernels.models.glm5_next.inputs import DecodeInputs
 from trnrt_kernels.models.glm5_next.model import Model
+from trnrt_kernels.reference import indexer
 
 PAGE_TOKENS = 64  # our smallest page; pools of pages are sized by their tokens
 WINDOW = 4096
@@ -50,18 +53,36 @@ def segment_tokens(name: str, length: int, vocab_size: int) -> list[int]:
 
 
 class FailingRunner:
-    """Pass steps on; the next one raises while `fails` is set."""
+    """Pass steps on; the next one raises while `fails` is set.
+
+    Attributes:
+        visible: positions among which the last row of a request's prompt selected, by request;
+            those of its open pool, which it always sees, included.
+    """
 
     def __init__(self, runner: Any) -> None:
         self.runner = runner
         self.fails = False
+        self.visible: dict[str, int] = {}
 
     def launch(self, plan: SchedulerOutput) -> Any:
         """Start a step, or raise."""
         if self.fails:
             self.fails = False
             raise RuntimeError("a failure was injected")
-        return self.runner.launch(plan)
+        if plan.prefill is None:
+            return self.runner.launch(plan)
+        name, length = plan.prefill.request.request_id, len(plan.prefill.request.token_ids)
+
+        def best(scores_TN: Tensor, limit_T: Tensor, width: int) -> Tensor:
+            pools = min(scores_TN.shape[1], int(limit_T[-1]))
+            pool_size = tiny_model().config.index_kpool
+            self.visible[name] = pools * pool_size + length % pool_size
+            return search(scores_TN, limit_T, width)
+
+        search = indexer._best
+        with mock.patch.object(indexer, "_best", best):
+            return self.runner.launch(plan)
 
 
 class EngineSession(SteppedCore):

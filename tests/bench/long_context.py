@@ -1,0 +1,164 @@
+"""One million tokens through a real engine, and what selection costs along the way.
+
+    python tests/bench/long_context.py run [--tokens 1047552]     half an hour of CPU
+    python tests/bench/long_context.py select                     a minute
+    python tests/bench/long_context.py decode                     some minutes
+    python tests/bench/long_context.py report                     writes docs/results.md
+
+Each part appends what it measured to a file of JSON lines (`--log`), one thread, process CPU time;
+`report` draws and words what is there and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from support.long_prompt import LongEngine, LongTurns, SelectionClock, live_long
+from trnrt_engine.plan import SchedulerOutput
+
+WINDOW = 1_048_576
+SHORTER_BY = 1024  # room for the answers and the second turn
+LOG = Path("build/long_context.jsonl")
+SAY_EVERY = 16_384
+
+
+class Log:
+    """A file of JSON lines; each is also progress to look at."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, kind: str, **values: Any) -> None:
+        """Append a line and print it."""
+        line = json.dumps({"kind": kind, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())} | values)
+        print(line, flush=True)
+        self._file.write(line + "\n")
+        self._file.flush()
+
+
+def resident_bytes() -> dict[str, int]:
+    """Resident memory of this process: its own, mapped files (the host tier too), the peak."""
+    lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    fields = {line.split(":")[0]: line.split() for line in lines}
+    return {
+        "own": int(fields["RssAnon"][1]) * 1024,
+        "files": (int(fields["RssFile"][1]) + int(fields["RssShmem"][1])) * 1024,
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+class Steps:
+    """Sums the CPU time of steps and logs it: every so many prompt tokens, every decode."""
+
+    def __init__(self, log: Log, clock: SelectionClock) -> None:
+        self._log = log
+        self._clock = clock
+        self.prefill_s = 0.0
+        self._seen = (0.0, 0.0)
+
+    def take(self, plan: SchedulerOutput, cpu_s: float) -> None:
+        """Note a step."""
+        dots_s, search_s = self._clock.dots_s, self._clock.search_s
+        if plan.prefill is None:
+            self._log.write("decode", position=plan.decode[0].position, cpu_s=cpu_s)
+            return
+        end = plan.prefill.start + len(plan.prefill.token_ids)
+        self.prefill_s += cpu_s
+        if end % SAY_EVERY == 0 or plan.prefill.samples:
+            self._log.write(
+                "prefill",
+                tokens=end,
+                cpu_s=round(self.prefill_s, 3),
+                dots_s=round(dots_s, 3),
+                search_s=round(search_s, 3),
+                resident=resident_bytes(),
+            )
+
+
+def run(log: Log, num_tokens: int, window: int) -> None:
+    """The life of one long prompt."""
+    warm_up()
+    log.write("baseline", resident=resident_bytes())
+    clock = SelectionClock()
+    steps = Steps(log, clock)
+    with tempfile.TemporaryDirectory(prefix="long-context-") as folder:
+        engine = LongEngine(Path(folder), window=window, on_step=steps.take)
+        memory, caches = engine.memory, engine.core.runner.caches  # type: ignore[attr-defined]
+        log.write(
+            "start",
+            tokens=num_tokens,
+            window=window,
+            threads=torch.get_num_threads(),
+            torch=torch.__version__,
+            machine=platform.machine(),
+            planned=dict(memory.rows),
+            num_pages=memory.num_pages,
+            num_scratch=memory.num_scratch,
+            cache_tensor_bytes=caches.num_bytes,
+            resident=resident_bytes(),
+        )
+        steps.prefill_s = clock.dots_s = clock.search_s = 0.0
+        with clock.installed():
+            turns = live_long(engine, num_tokens, say=lambda text: log.write("say", text=text))
+        log_turns(log, turns)
+        counters = engine.core.cache.tier_counters
+        log.write(
+            "end",
+            bytes_written=dict(counters.bytes_written),
+            bytes_loaded=dict(counters.bytes_loaded),
+            resident=resident_bytes(),
+        )
+        engine.close()
+
+
+def warm_up() -> None:
+    """Load every library and kernel a long run uses, on a window of some thousand tokens."""
+    with tempfile.TemporaryDirectory(prefix="long-context-") as folder:
+        engine = LongEngine(Path(folder), window=4096, store_gib=0.25)
+        live_long(engine, 4096 - 512, say=lambda text: None)
+        engine.close()
+
+
+def log_turns(log: Log, turns: LongTurns) -> None:
+    """One line an answer, and whether those that must be equal are."""
+    for name in ("cold", "next_turn", "host", "disk"):
+        answer = getattr(turns, name)
+        log.write(
+            "answer",
+            name=name,
+            ids=answer.ids,
+            cached=answer.num_cached_tokens,
+            computed=answer.num_computed_tokens,
+            tier=answer.report.tier,
+            reason=str(answer.report.reason),
+            cpu_s=round(answer.cpu_s, 3),
+        )
+    same = turns.next_turn.tokens == turns.host.tokens == turns.disk.tokens
+    log.write("equal", logprobs_of_all_tiers=same)
+
+
+def main() -> None:
+    """Run one part."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=["run"])
+    parser.add_argument("--tokens", type=int, default=WINDOW - SHORTER_BY)
+    parser.add_argument("--window", type=int, default=WINDOW)
+    parser.add_argument("--log", type=Path, default=LOG)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    log = Log(options.log)
+    run(log, options.tokens, options.window)
+
+
+if __name__ == "__main__":
+    main()
