@@ -3,10 +3,10 @@
     python tests/bench/long_context.py run [--tokens 1047552]     half an hour of CPU
     python tests/bench/long_context.py select                     a minute
     python tests/bench/long_context.py decode                     some minutes
-    python tests/bench/long_context.py report                     writes docs/results.md
+    python tests/bench/long_context_report.py                     writes docs/results.md
 
 Each part appends what it measured to a file of JSON lines (`--log`), one thread, process CPU time;
-`report` draws and words what is there and measures nothing.
+the report draws and words what is there and measures nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +17,40 @@ import platform
 import resource
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from support.long_prompt import LongEngine, LongTurns, SelectionClock, live_long
+from support.released_ratio import TEXT_CHANGES, decode_inputs, filled_caches
+from support.tiny_checkpoint import make_tiny_checkpoint
 from trnrt_engine.plan import SchedulerOutput
+from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
+from trnrt_kernels.models.glm5_next.model import Model
+from trnrt_kernels.models.glm5_next.weights import load_weights
+from trnrt_kernels.numeric import NumericMode
+from trnrt_kernels.reference import indexer
+from trnrt_kernels.reference.paging import BatchPages, ChunkPages, Pages
+from trnrt_kernels.serving import PAGE_SIZE
 
 WINDOW = 1_048_576
 SHORTER_BY = 1024  # room for the answers and the second turn
 LOG = Path("build/long_context.jsonl")
 SAY_EVERY = 16_384
+POOLS = (8192, 262_144)
+KPOOL = 4
+NUM_SELECTED = TEXT_CHANGES["index_topk"] // KPOOL  # as released
+
+
+@dataclass(frozen=True)
+class Run:
+    """Something to time, and how many scores it makes or searches."""
+
+    call: Callable[[], object]
+    num_scores: int
 
 
 class Log:
@@ -40,7 +62,9 @@ class Log:
 
     def write(self, kind: str, **values: Any) -> None:
         """Append a line and print it."""
-        line = json.dumps({"kind": kind, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())} | values)
+        line = json.dumps(
+            {"kind": kind, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())} | values
+        )
         print(line, flush=True)
         self._file.write(line + "\n")
         self._file.flush()
@@ -147,17 +171,104 @@ def log_turns(log: Log, turns: LongTurns) -> None:
     log.write("equal", logprobs_of_all_tiers=same)
 
 
+def measure_selection(log: Log, rounds: int) -> None:
+    """Cost per pool of searching scores, and of scoring and searching, in short and long rows."""
+    for order in ("random", "ascending", "descending", "equal"):
+        runs = {n: search_run(order, n) for n in POOLS}
+        log.write("search", order=order, k=NUM_SELECTED, ns_per_pool=per_pool_ns(runs, rounds))
+    for rows in (1, 16):
+        runs = {n: select_run(n, rows) for n in POOLS}
+        log.write("select", rows=rows, k=NUM_SELECTED, ns_per_pool=per_pool_ns(runs, rounds))
+
+
+def search_run(order: str, num_pools: int) -> Run:
+    """Search one row of scores in some order."""
+    ramp = torch.arange(num_pools, dtype=torch.float32)
+    scores = {
+        "random": torch.randn(num_pools, generator=torch.Generator().manual_seed(0)),
+        "ascending": ramp,
+        "descending": -ramp,
+        "equal": torch.zeros(num_pools),
+    }[order].unsqueeze(0)
+    limits = torch.tensor([num_pools])
+    return Run(lambda: indexer._best(scores, limits, NUM_SELECTED), num_pools)
+
+
+def select_run(num_pools: int, rows: int) -> Run:
+    """Score and search: a chunk's rows, or one decoded token, at the released head ratio."""
+    heads, size = TEXT_CHANGES["index_n_heads"], TEXT_CHANGES["index_head_dim"]
+    generator = torch.Generator().manual_seed(0)
+    num_tokens = num_pools * KPOOL
+    num_pages = num_tokens // PAGE_SIZE
+    keys = torch.randn(num_pages + 1, PAGE_SIZE // KPOOL, size, generator=generator)
+    table = torch.randperm(num_pages, generator=generator) + 1
+    query = indexer.IndexQuery(
+        torch.randn(rows, heads, size, generator=generator),
+        torch.randn(rows, heads, generator=generator),
+    )
+    sizes = {"page_size": PAGE_SIZE, "pool_size": KPOOL}
+    pages: Pages = (
+        BatchPages(torch.tensor([num_tokens - 2]), table.unsqueeze(0), **sizes)
+        if rows == 1
+        else ChunkPages(
+            torch.tensor([num_tokens - rows]), torch.tensor([rows]), table, num_rows=rows, **sizes
+        )
+    )
+    return Run(
+        lambda: indexer.select(query, keys, pages, num_selected=NUM_SELECTED), rows * num_pools
+    )
+
+
+def per_pool_ns(runs: dict[int, Run], rounds: int) -> dict[int, float]:
+    """Minimum CPU time of interleaved rounds, per query and pool."""
+    best = dict.fromkeys(runs, float("inf"))
+    with torch.inference_mode():
+        for _ in range(rounds + 1):
+            for n, run_ in runs.items():
+                started_ns = time.process_time_ns()
+                run_.call()
+                best[n] = min(best[n], (time.process_time_ns() - started_ns) / run_.num_scores)
+    return {n: round(value, 2) for n, value in best.items()}
+
+
+def measure_decode(log: Log, rounds: int) -> None:
+    """A decode step at 8k and at 1M, on the released model divided by 8."""
+    with tempfile.TemporaryDirectory(prefix="long-context-") as folder:
+        make_tiny_checkpoint(
+            Path(folder), fp8=False, dtype=torch.float32, num_shards=1, **TEXT_CHANGES
+        )
+        config = Glm5NextConfig.from_dir(folder)
+        weights = load_weights(folder, config)
+    caches = filled_caches(config, WINDOW)
+    model = Model(config, weights, numeric_mode=NumericMode.FAST)
+    times_ms: dict[int, list[float]] = {8192: [], WINDOW: []}
+    for _ in range(rounds + 1):
+        for context, kept in times_ms.items():
+            inputs = decode_inputs(context, num_pages=WINDOW // PAGE_SIZE)
+            started_s = time.process_time()
+            model.decode(inputs, caches)
+            kept.append((time.process_time() - started_s) * 1e3)
+    best = {context: round(min(kept[1:]), 2) for context, kept in times_ms.items()}
+    log.write("decode_step", mode="fast", cpu_ms=best, rounds=rounds)
+
+
 def main() -> None:
     """Run one part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["run"])
+    parser.add_argument("part", choices=["run", "select", "decode"])
     parser.add_argument("--tokens", type=int, default=WINDOW - SHORTER_BY)
     parser.add_argument("--window", type=int, default=WINDOW)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--log", type=Path, default=LOG)
     options = parser.parse_args()
     torch.set_num_threads(1)
     log = Log(options.log)
-    run(log, options.tokens, options.window)
+    if options.part == "run":
+        run(log, options.tokens, options.window)
+    elif options.part == "select":
+        measure_selection(log, options.rounds)
+    else:
+        measure_decode(log, options.rounds)
 
 
 if __name__ == "__main__":

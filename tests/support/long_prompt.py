@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,10 @@ TEXT_CHANGES: dict[str, Any] = {
     "eos_token_id": [VOCAB_SIZE - 1],
     "pad_token_id": VOCAB_SIZE - 1,
 }
+# The model's memory arithmetic in float32: a token costs the latent of the sparse layer and a
+# quarter of a pool's key, a slot the state and the conv tail of three KDA layers and an open pool.
+TOKEN_BYTES = 4 * (128 + 8 // 4)
+SLOT_BYTES = 4 * (3 * (2 * 16 * 16 + 3 * 3 * 2 * 16) + 3 * 2 * 8)
 NUM_OUTPUTS = 16
 TURN_TOKENS = 96  # of the second turn's own message
 LATE_AFTER_S = 300.0  # of a load; the machine may be busy
@@ -85,6 +89,11 @@ class Answer:
     def ids(self) -> list[int]:
         """Token ids without their logprobs."""
         return [token.token_id for token in self.tokens]
+
+
+def cache_arithmetic(*, num_pages: int, page_size: int, num_slots: int) -> int:
+    """Bytes that caches of so many pages and slots take."""
+    return num_pages * page_size * TOKEN_BYTES + num_slots * SLOT_BYTES
 
 
 class LongEngine:
@@ -199,13 +208,14 @@ class LongTurns:
     Fields:
         cold: the prompt itself. next_turn: the same, its answer and a new message, from the
             device; host, disk: that again after the tiers above had forgotten it.
-        alone: the second turn without any cache, where asked for.
+        turn: the prompt of those three.
     """
 
     cold: Answer
     next_turn: Answer
     host: Answer
     disk: Answer
+    turn: list[int]
 
 
 def live_long(engine: LongEngine, num_tokens: int, *, say: Callable[[str], None]) -> LongTurns:
@@ -222,7 +232,7 @@ def live_long(engine: LongEngine, num_tokens: int, *, say: Callable[[str], None]
     engine.forget("host")
     say("the second turn, loaded from disk")
     disk = engine.answer(turn)
-    return LongTurns(cold, next_turn, host, disk)
+    return LongTurns(cold, next_turn, host, disk, turn)
 
 
 class SelectionClock:
@@ -233,7 +243,7 @@ class SelectionClock:
         self.search_s = 0.0
 
     @contextmanager
-    def installed(self):
+    def installed(self) -> Iterator[SelectionClock]:
         """Put the clock around the two functions that touch every pool."""
         score, best = indexer._score, indexer._best
 

@@ -90,23 +90,27 @@ def select(query: IndexQuery, pool_keys: Tensor, pages: Pages, *, num_selected: 
     """
     tokens, table = query.q_TIJ.shape[0], pages.block_table
     rows = score_rows(tokens, num_pools=pages.num_pools)
+    scores_RN = query.q_TIJ.new_empty(rows, pages.num_pools)
     selected = []
     for first in range(0, tokens, rows):
         tile = slice(first, first + rows)
         part = IndexQuery(query.q_TIJ[tile], query.weight_TI[tile])
-        scores_TN = _score(part, pool_keys, table if table.dim() == 1 else table[tile])
+        scores_TN = scores_RN[: part.q_TIJ.shape[0]]
+        _score(part, pool_keys, table if table.dim() == 1 else table[tile], scores_TN)
         selected.append(_best(scores_TN, pages.num_complete[tile], num_selected))
     return torch.cat(selected)
 
 
-def _score(query: IndexQuery, pool_keys_ZBJ: Tensor, block_table: Tensor) -> Tensor:
-    """Scores of all pools: [T, N]. The table is one sequence's [P] or each query's [T, P]."""
+def _score(
+    query: IndexQuery, pool_keys_ZBJ: Tensor, block_table: Tensor, scores_TN: Tensor
+) -> None:
+    """Write the scores of all pools. The table is one sequence's [P] or each query's [T, P]."""
     tokens, heads, size = query.q_TIJ.shape
     pools_a_page, is_batch = pool_keys_ZBJ.shape[1], block_table.dim() == 2
-    floats_a_pool = tokens * (heads + size if is_batch else heads) + size
+    # Dot products, their sum, and keys as stored and as floats.
+    floats_a_pool = tokens * (heads + 1) + 2 * size * (tokens if is_batch else 1)
     num_pages = max(1, TILE_BYTES // (4 * floats_a_pool * pools_a_page))
     page_rows = pool_keys_ZBJ.flatten(1)
-    scores_TN = query.q_TIJ.new_empty(tokens, block_table.shape[-1] * pools_a_page)
     for first in range(0, block_table.shape[-1], num_pages):
         pages = block_table[..., first : first + num_pages]
         keys = read_rows(page_rows, pages, torch.float32)
@@ -117,7 +121,6 @@ def _score(query: IndexQuery, pool_keys_ZBJ: Tensor, block_table: Tensor) -> Ten
             dots = dots.view(tokens, heads, -1)
         tile = slice(first * pools_a_page, (first + num_pages) * pools_a_page)
         scores_TN[:, tile] = dots.relu_().mul_(query.weight_TI.unsqueeze(2)).sum(dim=1)
-    return scores_TN
 
 
 def _best(scores_TN: Tensor, limit_T: Tensor, width: int) -> Tensor:
