@@ -68,6 +68,7 @@ TOKEN_BYTES = 4 * (128 + 8 // 4)
 SLOT_BYTES = 4 * (3 * (2 * 16 * 16 + 3 * 3 * 2 * 16) + 3 * 2 * 8)
 NUM_OUTPUTS = 16
 TURN_TOKENS = 96  # of the second turn's own message
+MAX_DECODE_STALL_MS = 500  # plays no part: nothing runs beside the prompt
 LATE_AFTER_S = 300.0  # of a load; the machine may be busy
 
 
@@ -137,6 +138,7 @@ class LongEngine:
             self.memory,
             GenerationConfig((VOCAB_SIZE - 1,), SamplingParams()),
             model_name="tiny",
+            max_decode_stall_ms=MAX_DECODE_STALL_MS,
             num_bundle_slots=self.memory.num_bundle_slots,
             cache_id=bytes(32),
             host=HostStore(None, budget_bytes=budget),
