@@ -65,7 +65,8 @@ TEXT_CHANGES: dict[str, Any] = {
 # The model's memory arithmetic in float32: a token costs the latent of the sparse layer and a
 # quarter of a pool's key, a slot the state and the conv tail of three KDA layers and an open pool.
 TOKEN_BYTES = 4 * (128 + 8 // 4)
-SLOT_BYTES = 4 * (3 * (2 * 16 * 16 + 3 * 3 * 2 * 16) + 3 * 2 * 8)
+STATE_BYTES = 4 * 3 * 2 * 16 * 16
+SLOT_BYTES = STATE_BYTES + 4 * (3 * 3 * 3 * 2 * 16 + 3 * 2 * 8)
 NUM_OUTPUTS = 16
 TURN_TOKENS = 96  # of the second turn's own message
 MAX_DECODE_STALL_MS = 500  # plays no part: nothing runs beside the prompt

@@ -21,7 +21,11 @@ _LOW_WORD = 0xFFFF_FFFF
 
 
 def max_candidates(n: int, k: int) -> int:
-    """Count the entries of a row of n that are given keys at one time."""
+    """Count the entries of a row of n that are given keys at one time.
+
+    Rows of 64 k or more are cut into blocks: from there on `torch.topk` would sort, at a cost that
+    depends on k and on the scores' order; below it selects in linear time.
+    """
     return n if n < 2 * BLOCK * k else (k + 1) * BLOCK
 
 
@@ -38,7 +42,7 @@ def top_k_indices(scores: Tensor, k: int, *, limits: Tensor | None = None) -> Te
         Indices [..., k], int64, in no particular order.
     """
     n = scores.shape[-1]
-    if n < 2 * BLOCK * k:
+    if max_candidates(n, k) == n:
         return _pick(scores, torch.arange(n, device=scores.device), limits, k)
     if n % BLOCK:
         scores = F.pad(scores, (0, -n % BLOCK), value=float("-inf"))
