@@ -7,9 +7,8 @@ from typing import Any
 
 from case_drivers.engine_session import PAGE_TOKENS, EngineSession
 from case_drivers.operators import holds
-from case_drivers.outcome import PASSED, Outcome, Status, failed, not_yet
+from case_drivers.outcome import PASSED, Outcome, Status, failed
 
-LATER_OPS = {"force_preempt": "preemption", "force_evict": "preemption"}
 MAX_STEPS = 10_000
 
 
@@ -21,9 +20,6 @@ def run(record: dict[str, Any]) -> Outcome:
     half of them for bundles. What it says of skipped checkpoints holds in the first way.
     """
     setup = record["setup"]
-    for op in record["ops"]:
-        if op["op"] in LATER_OPS:
-            return not_yet(f"waits for {LATER_OPS[op['op']]}")
     num_working = min(setup["max_batch"], setup["state_slots"])
     outcome = _run_with(record, num_working, record["expect"])
     if num_working == setup["state_slots"] and outcome.status is Status.PASS:
@@ -82,6 +78,8 @@ def _measure(
             return engine.end(name).num_cached_tokens
         case {"status_of": name}:
             return engine.status(name)
+        case {"indexer_positions_visible": name}:
+            return engine.runner.visible[name]
         case {"delivered_tokens": name}:
             return len(engine.tokens(name))
         case {"stat": stat, "of": name}:
@@ -91,8 +89,6 @@ def _measure(
         case {"max_steps_between_tokens_of": name}:
             steps = engine.token_steps[name]
             return max(after - before for before, after in itertools.pairwise(steps))
-        case {"indexer_positions_visible": name}:
-            return engine.runner.visible[name]
         case {"steps_to_first_token": name}:
             return engine.token_steps[name][0] - engine.submitted_at[name]
     raise ValueError(f"the driver does not know {wanted}")

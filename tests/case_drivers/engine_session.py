@@ -173,6 +173,10 @@ class EngineSession(SteppedCore):
                 self.run()
             case "abort":
                 self.abort(op["id"])
+            case "force_preempt":
+                self._preempt(op["id"])
+            case "force_evict":
+                self._evict()
             case "fail_next_step":
                 self.runner.fails = True
             case "inject_nan_state":
@@ -217,6 +221,17 @@ class EngineSession(SteppedCore):
         engine.run()
         return engine.tokens(name)
 
+    def _preempt(self, name: str) -> None:
+        """Send a request away; it must run, else the record would prove nothing."""
+        if not self.core.scheduler.preempt(name):
+            raise ValueError(f"{name} does not run and cannot be preempted")
+
+    def _evict(self) -> None:
+        """Free every page nobody holds."""
+        prefix = self.core.cache._prefix
+        while prefix.num_evictable:
+            prefix.evict_page()
+
     def _poison(self, name: str) -> None:
         """Overwrite a request's state once it has one: at its start none is read."""
         request = next(r for r in self._requests() if r.request_id == name)
@@ -242,4 +257,4 @@ class EngineSession(SteppedCore):
             block_table_BP=scratch_B.unsqueeze(1).repeat(1, runner._buckets.context_pages[0]),
             is_live_B=torch.zeros(num_rows, dtype=torch.bool),
         )
-        runner._model.decode(inputs, runner.caches, None, runner._sampling_state)
+        runner._model.decode(inputs, runner.caches, None, runner.sampling_state)

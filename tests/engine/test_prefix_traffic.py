@@ -25,10 +25,16 @@ class Submit:
     salt: str
     control: CacheControl
     marks: tuple[int, ...]
+    num_outputs: int
 
 
 @dataclass(frozen=True)
 class Abort:
+    which: int
+
+
+@dataclass(frozen=True)
+class Preempt:
     which: int
 
 
@@ -67,6 +73,7 @@ submits = st.builds(
     salt=st.sampled_from(["", "", "", "x"]),
     control=controls,
     marks=st.lists(st.integers(0, 320), max_size=3, unique=True).map(sorted).map(tuple),
+    num_outputs=st.sampled_from([4, 4, 4, 70]),
 )
 steps = st.builds(
     Step,
@@ -78,6 +85,7 @@ operations = st.lists(
         *[submits] * 3,
         *[steps] * 8,
         st.builds(Abort, st.integers(0, 30)),
+        st.builds(Preempt, st.integers(0, 30)),
         st.builds(Flush, st.sampled_from([None, "", "x"])),
         st.builds(Release, st.sampled_from(["s", "t"])),
     ),
@@ -99,15 +107,17 @@ def prompt_of(submit: Submit) -> list[int]:
     max_num_seqs=st.integers(1, 4),
     num_bundle_slots=st.integers(0, 12),
     token_budget=st.sampled_from([64, 128, 192, 320]),
+    swap_bytes=st.sampled_from([0, 3_000, 10**6]),
 )
 def test_answers_are_those_of_a_fresh_engine(
-    operations: list[Submit | Abort | Step | Flush | Release],
+    operations: list[Submit | Abort | Preempt | Step | Flush | Release],
     depth: int,
     page_size: int,
     num_pages: int,
     max_num_seqs: int,
     num_bundle_slots: int,
     token_budget: int,
+    swap_bytes: int,
 ) -> None:
     engine = VirtualEngine(
         num_pages=-(-512 // page_size) + num_pages,
@@ -117,23 +127,27 @@ def test_answers_are_those_of_a_fresh_engine(
         token_budget=token_budget,
         depth=depth,
         num_bundle_slots=num_bundle_slots,
+        swap_bytes=swap_bytes,
     )
     asked: dict[str, list[int]] = {}
     for operation in operations:
         match operation:
             case Submit():
                 name, prompt = f"r{len(asked)}", prompt_of(operation)
-                asked[name] = expected_outputs(prompt, 4)
+                count = min(operation.num_outputs, 512 - len(prompt))
+                asked[name] = expected_outputs(prompt, count)
                 engine.submit(
                     name,
                     prompt,
-                    max_tokens=4,
+                    max_tokens=operation.num_outputs,
                     cache=operation.control,
                     cache_salt=operation.salt,
                     marks=[mark for mark in operation.marks if mark <= len(prompt)],
                 )
             case Abort(which):
                 engine.abort(f"r{which}")
+            case Preempt(which):
+                engine.scheduler.preempt(f"r{which}")
             case Step(fails, poisoned):
                 slots = [request.cache.state_slot for request in engine.scheduler.running]
                 bad = slots[poisoned : poisoned + 1] if poisoned is not None else []

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from support.law_box import keys_of
 from trnrt_engine import batch
 from trnrt_engine.api import CacheControl, CacheMode
-from trnrt_engine.cache import bundles, manager
+from trnrt_engine.cache import bundles, holding
 from trnrt_engine.cache.bundles import Kind
 from trnrt_engine.cache.copies import CopyQueue
 from trnrt_engine.cache.disk_store import DiskStore
 from trnrt_engine.cache.entries import EntryKind
 from trnrt_engine.cache.host_store import HostStore
+from trnrt_engine.cache.holding import Holding
 from trnrt_engine.cache.manager import CacheManager
 from trnrt_engine.cache.prefix_cache import PrefixCache
 from trnrt_engine.cache.radix import RadixTree
@@ -58,7 +59,7 @@ class Fault:
 
 def _no_shared_bundle(patch: pytest.MonkeyPatch) -> None:
     """Bundles lie only at the prompt's end, in tokens no other prompt has."""
-    patch.setattr(manager, "wanted_bundles", lambda key, marks, report: {key.last_grid: Kind.TAIL})
+    patch.setattr(holding, "wanted_bundles", lambda key, marks, report: {key.last_grid: Kind.TAIL})
 
 
 def _priority_skips_the_lookup(patch: pytest.MonkeyPatch) -> None:
@@ -75,26 +76,28 @@ def _priority_skips_the_lookup(patch: pytest.MonkeyPatch) -> None:
 
 def _a_part_nobody_saves(patch: pytest.MonkeyPatch) -> None:
     """The open pool is declared, and no bundle on the grid has one."""
-    patch.setattr(bundles, "ALL_PARTS", bundles.ALL_PARTS | 16)
+    patch.setattr(bundles, "GRID_PARTS", bundles.GRID_PARTS | bundles.Part.OPEN_POOL)
 
 
 def _slots_counted_from_the_first_bundle(patch: pytest.MonkeyPatch) -> None:
-    restore = Runner._restore
+    copy = Runner._copy
 
-    def wrong_unit(self: Runner, slot: int, what: object) -> None:
+    def wrong_unit(self: Runner, source: int, target: int, page_copies: object) -> None:
         first = self.caches.geometry.first_bundle_slot
-        restore(self, slot, replace(what, state_slot=what.state_slot - first))
+        copy(self, source - first if source >= first else source, target, page_copies)
 
-    patch.setattr(Runner, "_restore", wrong_unit)
+    patch.setattr(Runner, "_copy", wrong_unit)
 
 
 def _pages_without_states_are_a_hit(patch: pytest.MonkeyPatch) -> None:
     """A prompt goes on behind the pages that are known, from whatever its slot holds."""
-    hold = CacheManager._hold
+    hold = Holding.hold
 
-    def keep_pages(self: CacheManager, cache: object, ask: object, found: object) -> None:
-        hold(self, cache, ask, found)
-        path = found.match.path[: ask.key.last_grid // self.page_size]
+    def keep_pages(
+        self: Holding, cache: object, ask: object, found: object, *, report: object
+    ) -> None:
+        hold(self, cache, ask, found, report=report)
+        path = found.match.path[: ask.key.last_grid // ask.key.page_size]
         if found.bundle is None and path and cache.publication is not None:
             self._prefix.unlock(cache.publication.node)
             self._prefix.lock(path[-1])
@@ -102,7 +105,7 @@ def _pages_without_states_are_a_hit(patch: pytest.MonkeyPatch) -> None:
             cache.page_ids = [node.page_id for node in path]
             cache.num_cached_tokens = path[-1].end
 
-    patch.setattr(CacheManager, "_hold", keep_pages)
+    patch.setattr(Holding, "hold", keep_pages)
 
 
 def _exports_counted_from_the_prompt(patch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,7 @@ class LawEngine(SteppedCore):
             num_pages=-(-longest // setup.page_size) + setup.extra_pages,
             eos_token_ids=EOS_IDS,
             cache_id=CACHE_ID,
+            is_exact_cache=True,
             clock=clock,
             **(stores | {"delay": self.gate} if stores else {}),
         )

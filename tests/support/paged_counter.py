@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trnrt_engine.plan import Restore, SchedulerOutput, StepResult
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt_engine.plan import SchedulerOutput, StepResult
 
 VOCAB_SIZE = 97
 _MODULUS = 2_147_483_647
@@ -68,23 +71,25 @@ class PagedCounter:
 
     def __init__(self, *, page_size: int) -> None:
         self._page_size = page_size
-        self._pages: dict[tuple[int, int], int] = {}
-        self._states: dict[int, tuple[int, int]] = {}
+        self._pages: dict[int, NDArray[np.int64]] = {}
+        self._states: dict[int, NDArray[np.int64]] = {}
         self._last: StepResult = StepResult()
         self.bad_slots: set[int] = set()
 
     def run(self, plan: SchedulerOutput) -> StepResult:
         """Execute one plan."""
+        for save in plan.saves:
+            self._copy(save.source_slot, save.state_slot, save.page_copies)
         if plan.prefill is not None:
-            chunk = plan.prefill
-            if chunk.restore is not None:
-                self._restore(chunk.state_slot, chunk.restore)
+            chunk, restore = plan.prefill, plan.prefill.restore
+            if restore is not None:
+                self._copy(restore.state_slot, chunk.state_slot, restore.page_copies)
             exports = {export.num_tokens: export.state_slot for export in chunk.exports}
             slot, end = chunk.state_slot, chunk.start + len(chunk.token_ids)
             for offset, token_id in enumerate(chunk.token_ids):
                 self._advance(slot, chunk.page_ids, chunk.start + offset, token_id)
                 if offset + 1 in exports:
-                    self._states[exports[offset + 1]] = self._states[slot]
+                    self._state(exports[offset + 1])[:] = self._state(slot)
             rows = [(slot, self._draw(slot, chunk.page_ids, end))] if chunk.samples else []
         else:
             rows = []
@@ -108,20 +113,40 @@ class PagedCounter:
         """Note a step that failed: nothing can stand on what it would have drawn."""
         self._last = StepResult()
 
-    def _restore(self, slot: int, restore: Restore) -> None:
-        self._states[slot] = self._states[restore.state_slot]
-        for source, target in restore.page_copies:
-            for offset in range(self._page_size):
-                self._pages[target, offset] = self._pages.get((source, offset), -1)
+    def page(self, page_id: int, *, num_tokens: int) -> list[memoryview]:
+        """The bytes of the head of a page."""
+        return [memoryview(self._page(page_id)[:num_tokens]).cast("B")]
+
+    def states(self, slot: int) -> list[memoryview]:
+        """The bytes of a slot."""
+        return [memoryview(self._state(slot)).cast("B")]
+
+    def live(self, slot: int) -> list[memoryview]:
+        """The bytes of a slot: nothing is open, nothing is remembered to draw by."""
+        return self.states(slot)
+
+    def _page(self, page_id: int) -> NDArray[np.int64]:
+        if page_id not in self._pages:
+            self._pages[page_id] = np.full(self._page_size, -1)
+        return self._pages[page_id]
+
+    def _state(self, slot: int) -> NDArray[np.int64]:
+        if slot not in self._states:
+            self._states[slot] = np.zeros(2, np.int64)
+        return self._states[slot]
+
+    def _copy(self, source: int, target: int, page_copies: Sequence[tuple[int, int]]) -> None:
+        self._state(target)[:] = self._state(source)
+        for from_page, to_page in page_copies:
+            self._page(to_page)[:] = self._page(from_page)
 
     def _advance(self, slot: int, page_ids: Sequence[int], position: int, token_id: int) -> None:
-        count, state = self._states.get(slot, (0, 0)) if position else (0, 0)
-        self._states[slot] = (position + 1, mix(state, token_id + 1_000 * (count - position)))
-        self._pages[page_ids[position // self._page_size], position % self._page_size] = token_id
+        count, state = self._state(slot).tolist() if position else (0, 0)
+        state = mix(state, token_id + 1_000 * (count - position))
+        self._state(slot)[:] = (position + 1, state)
+        self._page(page_ids[position // self._page_size])[position % self._page_size] = token_id
 
     def _draw(self, slot: int, page_ids: Sequence[int], num_tokens: int) -> int:
-        seen = [
-            self._pages.get((page_ids[p // self._page_size], p % self._page_size), -1)
-            for p in range(num_tokens)
-        ]
-        return draw(self._states[slot][1], seen)
+        pages = [self._page(page_id).tolist() for page_id in page_ids]
+        seen = [token_id for page in pages for token_id in page][:num_tokens]
+        return draw(int(self._state(slot)[1]), seen)

@@ -67,7 +67,8 @@ def tiny_core(
     Args:
         num_bundle_slots: None = no prefix cache.
         page_size, num_pages: None = what the window gives; scratch not counted.
-        cache_id: of the model's numbers. tiers: stores below the device, as `LowerTiers` has them.
+        cache_id: of the model's numbers. tiers: `swap_bytes`, and stores below the device, as
+            `LowerTiers` has them.
     """
     shape = ServingShape.resolve(
         window=model.config.max_position_embeddings,

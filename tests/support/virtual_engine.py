@@ -8,6 +8,7 @@ from collections.abc import Callable
 from support.paged_counter import VOCAB_SIZE, PagedCounter, QuickModel
 from trnrt_engine.api import EngineRequest, SamplingParams, TokenDelta
 from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.cache.swap import SwapSettings
 from trnrt_engine.errors import StepFailed
 from trnrt_engine.intake import RequestLimits, make_request
 from trnrt_engine.metrics import EngineMetrics
@@ -29,6 +30,9 @@ class VirtualEngine:
         checks_every: integrity is checked after so many operations.
         depth: plans made ahead of results, 0 or 1.
         num_bundle_slots: None = no prefix cache.
+        swap_bytes: host memory for preempted sequences; 0 = they compute again.
+        keeps_turns: the ends of sessions' turns are kept.
+        copy_delay: called in the copy thread before each copy.
     """
 
     def __init__(
@@ -50,9 +54,16 @@ class VirtualEngine:
         checks_every: int = 1,
         model: PagedCounter | QuickModel | None = None,
         num_bundle_slots: int | None = None,
+        swap_bytes: int = 0,
+        keeps_turns: bool = True,
+        copy_delay: Callable[[], None] | None = None,
     ) -> None:
         self.now_s = 100.0
         self.metrics = EngineMetrics()
+        self.model = model or PagedCounter(page_size=page_size)
+        swap = None
+        if isinstance(self.model, PagedCounter):
+            swap = SwapSettings(device=self.model, budget_bytes=swap_bytes, delay=copy_delay)
         self.cache = CacheManager(
             num_pages=num_pages,
             page_size=page_size,
@@ -60,6 +71,8 @@ class VirtualEngine:
             num_scratch=NUM_SCRATCH,
             num_bundle_slots=num_bundle_slots,
             cache_id=b"virtual",
+            swap=swap,
+            keeps_turns=keeps_turns,
             clock=lambda: self.now_s,
         )
         self.scheduler = Scheduler(
@@ -85,7 +98,6 @@ class VirtualEngine:
             page_size=page_size,
             eos_token_ids=eos_token_ids,
         )
-        self.model = model or PagedCounter(page_size=page_size)
         self.deltas: dict[str, list[TokenDelta]] = {}
         self.plans: list[SchedulerOutput] = []
         self._depth = depth
@@ -126,6 +138,7 @@ class VirtualEngine:
             result = None if fails else self.model.run(plan)
             self._in_flight.append((plan, result, self._free_s))
         elif not self._in_flight:
+            self.cache.wait_for_copies(1.0)
             self.now_s += self._step_s
         while len(self._in_flight) > (self._depth if plan is not None else 0):
             landed, result, landed_s = self._in_flight.popleft()
@@ -164,6 +177,9 @@ class VirtualEngine:
 
     def is_empty(self) -> bool:
         """Every page and slot is free, once what is cached is forgotten."""
+        while self.cache.is_copying:
+            self.cache.wait_for_copies(1.0)
+            self.cache.poll()
         self.cache.flush()
         self.cache.check_integrity([])
         return (

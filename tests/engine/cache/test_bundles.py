@@ -8,7 +8,7 @@ import pytest
 
 from support.virtual_engine import VirtualEngine
 from trnrt_engine.cache import bundles, entries
-from trnrt_engine.cache.bundles import ALL_PARTS, Part
+from trnrt_engine.cache.bundles import GRID_PARTS, Part
 from trnrt_engine.cache.entries import Entry, EntryKind
 
 DRAFT = max(Part) << 1  # as a draft layer's cache would be declared
@@ -29,7 +29,7 @@ def declare_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     wider = IntFlag("Part", {**{part.name: part.value for part in Part}, "DRAFT_CACHE": DRAFT})
     for module in (bundles, entries):
         monkeypatch.setattr(module, "Part", wider)
-        monkeypatch.setattr(module, "ALL_PARTS", wider(ALL_PARTS | DRAFT))
+        monkeypatch.setattr(module, "GRID_PARTS", wider(GRID_PARTS | DRAFT))
 
 
 def num_cached(engine: VirtualEngine) -> int:
@@ -56,7 +56,7 @@ def test_a_bundle_with_the_part_that_joined_is_hit(
     assert num_cached(engine) == 192
 
 
-@pytest.mark.parametrize("part", ALL_PARTS)
+@pytest.mark.parametrize("part", GRID_PARTS)
 def test_no_declared_part_may_be_missing(engine: VirtualEngine, part: int) -> None:
     for bundle in engine.cache._prefix._order:
         bundle.parts &= ~part

@@ -1,4 +1,4 @@
-"""Room in the caches: reserved whole, taken by and by, given back whole."""
+"""Room in the caches: promised at the start, taken by and by, given back whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_pages_hold_their_tokens(tokens: int, pages: int) -> None:
     assert cache_of().pages_for(tokens) == pages
 
 
-def test_sequence_grows_into_what_it_reserved() -> None:
+def test_sequence_grows_into_what_it_was_promised_and_beyond_while_there_is_room() -> None:
     cache = cache_of()
     sequence = cache.admit(Admission(max_tokens=200))
     assert sequence.page_ids == []
@@ -31,8 +31,15 @@ def test_sequence_grows_into_what_it_reserved() -> None:
     assert len(set(sequence.page_ids)) == 4
     assert min(sequence.page_ids) >= 4
     cache.check_integrity([sequence])
-    with pytest.raises(IntegrityError, match="0 reserved"):
-        cache.grow(sequence, 257)
+    other = cache.admit(Admission(max_tokens=64))
+    assert cache.grow(sequence, 7 * 64)
+    cache.check_integrity([sequence, other])
+    assert not cache.grow(sequence, 8 * 64)
+    assert len(sequence.page_ids) == 7
+    assert cache.grow(other, 64)
+    cache.check_integrity([sequence, other])
+    cache.release(other)
+    assert cache.grow(sequence, 8 * 64)
     cache.release(sequence)
     cache.check_integrity([])
     assert cache.num_free_pages == 8

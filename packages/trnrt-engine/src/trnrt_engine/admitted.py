@@ -31,10 +31,17 @@ class Admitted:
         self._num_places = num_places
         self._seats: dict[Request, None] = {}
 
-    @property
-    def is_full(self) -> bool:
-        """No place is free."""
-        return len(self.running) >= self._num_places
+    def num_free_places(self, *, num_coming: int) -> int:
+        """Count the places left beside those whose room is being filled again."""
+        return self._num_places - len(self.running) - num_coming
+
+    def has_seat_for(self, request: Request, *, num_coming: int) -> bool:
+        """Say whether a request that was preempted has a seat when it comes back.
+
+        Without one it would hold its room for nothing. Others need none to begin.
+        """
+        is_back = request.status is RequestStatus.PREEMPTED
+        return not is_back or len(self.running) + num_coming < self._num_seats
 
     def enter(self, request: Request) -> None:
         """Give a place to a request that was started."""
@@ -49,7 +56,7 @@ class Admitted:
 
     def prefilling(self) -> list[Request]:
         """Return those whose prompt is not planned to its end."""
-        return [request for request in self.running if request.is_prefilling]
+        return [request for request in self.running if request.can_prefill]
 
     def decoding(self) -> list[Request]:
         """Give free seats to those that wait for one, and return who can decode now."""

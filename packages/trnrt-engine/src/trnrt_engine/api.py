@@ -243,6 +243,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
             that were given up, their prompts computed.
         stall_overruns: chunks that ran between two decodes though, with them, even the smallest
             takes longer than the stall budget.
+        preemptions: sequences whose room was taken away, by way ("swap", "recompute"); resumes:
+            those that went on, by how. swapped_bytes: copied "out" to host memory and back "in".
+        failed_swaps: sequences lost on the way, computed again.
         queue_s: submission to admission. time_to_first_token_s: submission to first token.
         inter_token_s: between two tokens of a request. step_s: launch to result of a step.
     """
@@ -275,6 +278,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     cache_late_loads: int = 0
     cache_failed_loads: int = 0
     stall_overruns: int = 0
+    preemptions: dict[str, int] = {}
+    resumes: dict[str, int] = {}
+    swapped_bytes: dict[str, int] = {}
+    failed_swaps: int = 0
     queue_s: HistogramSnapshot = HistogramSnapshot()
     time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
     inter_token_s: HistogramSnapshot = HistogramSnapshot()

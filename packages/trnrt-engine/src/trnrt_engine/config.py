@@ -35,6 +35,8 @@ class EngineConfig:
     cache_host_dir: str | None = None
     cache_disk_gib: float = 16.0
     cache_disk_dir: str | None = None
+    swap_host_gib: float | None = None
+    exact_cache: str = "off"
     max_waiting: int = 256
 
     def __post_init__(self) -> None:

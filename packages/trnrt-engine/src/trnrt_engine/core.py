@@ -118,7 +118,7 @@ class _FailedLaunch:
 def stats_of(core: EngineCore) -> EngineStats:
     """Take a snapshot of a core; may be called from any thread."""
     metrics, cache, scheduler = core.metrics, core.cache, core.scheduler
-    counters, below = cache.counters, cache.tier_counters
+    counters, below, swapped = cache.counters, cache.tier_counters, cache.swap_counters
     return EngineStats(
         num_waiting=len(scheduler.waiting),
         num_running=len(scheduler.running),
@@ -148,6 +148,10 @@ def stats_of(core: EngineCore) -> EngineStats:
         cache_late_loads=below.late_loads,
         cache_failed_loads=below.failed_loads,
         stall_overruns=metrics.stall_overruns,
+        preemptions=dict(swapped.preemptions),
+        resumes=dict(swapped.resumes),
+        swapped_bytes=dict(swapped.bytes_copied),
+        failed_swaps=swapped.failed,
         queue_s=metrics.queue_s.snapshot(),
         time_to_first_token_s=metrics.time_to_first_token_s.snapshot(),
         inter_token_s=metrics.inter_token_s.snapshot(),

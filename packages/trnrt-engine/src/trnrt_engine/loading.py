@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from trnrt_engine.__about__ import __version__
 from trnrt_engine.api import EngineInfo
 from trnrt_engine.batch import Buckets
 from trnrt_engine.cache.manager import CacheManager
+from trnrt_engine.cache.swap import SwapSettings
 from trnrt_engine.cache.tiers import LowerTiers
 from trnrt_engine.config import EngineConfig
 from trnrt_engine.core import EngineCore
@@ -45,6 +47,7 @@ from trnrt_kernels.serving import ServingShape, round_up
 logger = logging.getLogger(__name__)
 
 GIB = 2**30
+SWAP_SHARE = 4  # of the caches' bytes one part; memory is taken when a sequence is swapped out
 
 Progress = Callable[[str], None]
 
@@ -91,8 +94,10 @@ def load_core(config: EngineConfig, *, progress: Progress | None = None) -> Engi
         model_name=config.model_dir.name,
         max_decode_stall_ms=config.max_decode_stall_ms,
         num_bundle_slots=num_bundle_slots,
-        cache_id=_cache_id(config, model, shape) if stores else b"",
         clock=time.monotonic,
+        cache_id=_cache_id(config, model, shape),
+        is_exact_cache=config.exact_cache == "on",
+        swap_bytes=None if config.swap_host_gib is None else int(config.swap_host_gib * GIB),
         **stores,
     )
     if num_bundle_slots is not None:
@@ -122,18 +127,25 @@ def make_core(
     num_bundle_slots: int | None = None,
     cache_id: bytes = b"",
     clock: Callable[[], float] = time.monotonic,
+    swap_bytes: int | None = None,
+    is_exact_cache: bool = False,
     **tiers: Any,
 ) -> EngineCore:
     """Allocate caches for a model and put scheduler and runner around it.
 
     Args:
         num_bundle_slots: slots of the prefix cache; None = there is none.
-        cache_id: name of what the caches hold, as `trnrt_kernels` gives it; for lower tiers.
         clock: seconds, monotonic; for deadlines, times to live and late loads.
+        cache_id: name of what the caches hold, as `trnrt_kernels` gives it.
+        swap_bytes: host memory for preempted sequences; None is `SWAP_SHARE` of the caches.
+        is_exact_cache: what was generated is not reused by the session's next turn.
         tiers: stores below the device, the fields of `LowerTiers` beside `device`.
     """
     geometry = _geometry(memory, row_tile=model.row_tile, num_bundle_slots=num_bundle_slots or 0)
     runner = _make_runner(model, shape, geometry)
+    device = CacheBytes(runner.caches, runner.sampling_state)
+    if swap_bytes is None:
+        swap_bytes = runner.caches.num_bytes // SWAP_SHARE
     cache = CacheManager(
         num_pages=geometry.num_pages - geometry.num_scratch,
         page_size=geometry.page_size,
@@ -141,8 +153,10 @@ def make_core(
         num_scratch=geometry.num_scratch,
         num_bundle_slots=num_bundle_slots,
         cache_id=cache_id,
-        lower=LowerTiers(device=CacheBytes(runner.caches), **tiers) if tiers else None,
         clock=clock,
+        lower=LowerTiers(device=device, **tiers) if tiers else None,
+        swap=SwapSettings(device=device, budget_bytes=swap_bytes),
+        keeps_turns=not is_exact_cache,
     )
     metrics = EngineMetrics()
     return EngineCore(
@@ -192,6 +206,8 @@ def _cache_id(config: EngineConfig, model: Model, shape: ServingShape) -> bytes:
         shape=shape,
         row_tile=model.row_tile,
     )
+    if config.exact_cache == "on":  # what others left may have answers in decode form before it
+        name = hashlib.sha256(f"exact {name}".encode()).hexdigest()
     return bytes.fromhex(name)
 
 

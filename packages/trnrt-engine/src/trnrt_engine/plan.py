@@ -25,6 +25,20 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class Save:
+    """The end of a turn, copied before a step computes; its sequence gives its room back after.
+
+    Fields:
+        source_slot: of the sequence. state_slot: of the bundle.
+        page_copies: (from, to) pages; the one that is shared in part.
+    """
+
+    source_slot: int
+    state_slot: int
+    page_copies: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Export:
     """A state on the grid that a chunk leaves in a slot beside its own.
 
@@ -41,9 +55,9 @@ class PrefillChunk:
     """Prompt positions [start, start + len(token_ids)) of one sequence.
 
     Fields:
-        start: a multiple of the chunk grid.
+        start: a multiple of the chunk grid, or where the session's last turn ended.
         page_ids: block table; holds all positions up to the chunk's end.
-        is_first: nothing of this request has been computed by this engine before.
+        is_first: of this sequence in this slot; nothing of the request has been drawn yet.
         samples: draw output 0 from the last position.
         stop_ids: what would end the request; banned before its min_tokens.
         restore: executed before the chunk; None unless it is the first behind a hit.
@@ -72,6 +86,7 @@ class DecodeRow:
         page_ids: block table; holds `position`.
         output_index: of the token drawn.
         is_forced: the drawn token is known already (prior output) and is dropped.
+        is_first: of this sequence in this slot; it goes on from a live bundle.
         stop_ids: what would end the request; banned before its min_tokens.
     """
 
@@ -84,15 +99,21 @@ class DecodeRow:
     output_index: int
     is_forced: bool
     stop_ids: frozenset[int]
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """One step: a prefill chunk of one sequence, or decode rows, never both."""
+    """One step: a prefill chunk of one sequence, or decode rows, never both.
+
+    Fields:
+        saves: executed first; a step may be nothing else.
+    """
 
     step_id: int
     prefill: PrefillChunk | None = None
     decode: tuple[DecodeRow, ...] = ()
+    saves: tuple[Save, ...] = ()
 
     @property
     def num_tokens(self) -> int:

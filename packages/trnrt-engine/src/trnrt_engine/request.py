@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from trnrt_engine.api import CacheReport, EngineRequest, FinishReason
+from trnrt_engine.cache.prefix_key import PrefixKey
 from trnrt_engine.cache.report import NOTHING, MatchReport
 from trnrt_engine.cache.sequence import Admission, SequenceCache
+from trnrt_engine.errors import IntegrityError
+from trnrt_kernels.serving import GRID
+
+HEAD_ROOM = GRID  # tokens a sequence is promised room for beyond those it has at admission
 
 
 class RequestStatus(StrEnum):
@@ -15,6 +22,7 @@ class RequestStatus(StrEnum):
 
     WAITING = "waiting"
     RUNNING = "running"
+    PREEMPTED = "preempted"
     FINISHED = "finished"
 
 
@@ -34,7 +42,10 @@ class Request:
         num_computed_tokens: positions whose step has been planned.
         num_steps_in_flight: planned steps not yet committed.
         num_prefilled_tokens: prompt tokens whose step was committed, or that were cached.
-        match: what admission found in the prefix cache.
+        num_preemptions: how often its room was taken away.
+        is_whole: its last token ended it; what it computed may be kept for its session.
+        is_leaving: it is to be preempted when its step in flight has landed.
+        match: what the first admission found in the prefix cache.
         unsent_report: of it, for the first delta; None before admission and once it was sent.
     """
 
@@ -48,6 +59,9 @@ class Request:
     num_computed_tokens: int = 0
     num_steps_in_flight: int = 0
     num_prefilled_tokens: int = 0
+    num_preemptions: int = 0
+    is_whole: bool = False
+    is_leaving: bool = False
     cache: SequenceCache | None = None
     last_token_s: float | None = None
     match: MatchReport = NOTHING
@@ -89,8 +103,10 @@ class Request:
         """What it asks of the caches; the same object at every attempt."""
         if self._admission is None:
             spec = self.spec
+            num_known = max(self.num_prompt_tokens + len(self.output_token_ids) - 1, 0)
+            most = max(self.num_prompt_tokens, num_known) + HEAD_ROOM
             self._admission = Admission(
-                max_tokens=self.max_cached_tokens,
+                max_tokens=min(most, self.max_cached_tokens),
                 token_ids=spec.token_ids,
                 salt=spec.cache_salt,
                 marks=spec.marks,
@@ -98,11 +114,39 @@ class Request:
             )
         return self._admission
 
+    def key(self, *, page_size: int) -> PrefixKey:
+        """Return the key of its tokens that were computed, generated ones included."""
+        num_outputs = max(self.num_computed_tokens - self.num_prompt_tokens, 0)
+        tokens = [
+            *self.spec.token_ids[: self.num_computed_tokens],
+            *self.output_token_ids[:num_outputs],
+        ]
+        return PrefixKey(tokens, salt=self.spec.cache_salt, page_size=page_size)
+
+    def leave(self) -> None:
+        """Give up its room; what it has told stays told."""
+        self.cache = None
+        self.status = RequestStatus.PREEMPTED
+        self.is_leaving = False
+        self.num_preemptions += 1
+
     def start(self, cache: SequenceCache) -> None:
-        """Take over the room it was given, and what need not be computed."""
+        """Take over the room it was given, and what need not be computed.
+
+        After a preemption without a live bundle, its outputs are computed again as prior ones: in
+        decode form, and not told twice.
+        """
+        was_preempted = self.status is RequestStatus.PREEMPTED
         self.cache = cache
         self.status = RequestStatus.RUNNING
-        self.num_computed_tokens = self.num_prefilled_tokens = cache.num_cached_tokens
+        self.num_computed_tokens = cache.num_cached_tokens
+        self.num_prefilled_tokens = min(cache.num_cached_tokens, self.num_prompt_tokens)
+        self._admission = None
+        if was_preempted:
+            if not cache.is_resumed:
+                outputs = list(self.output_token_ids)
+                self.spec = msgspec.structs.replace(self.spec, prior_output_ids=outputs)
+            return
         match = self.match = cache.report
         self.unsent_report = CacheReport(
             kv_depth=match.kv_depth,
@@ -111,12 +155,32 @@ class Request:
             tier=match.tier,
             reason=match.reason,
         )
-        self._admission = None
+
+    @property
+    def room(self) -> SequenceCache:
+        """What it holds of the caches.
+
+        Raises:
+            IntegrityError: it holds nothing.
+        """
+        if self.cache is None:
+            raise IntegrityError("a request that runs or is in flight holds no room in the caches")
+        return self.cache
+
+    @property
+    def has_progressed(self) -> bool:
+        """It was given a step since it got its room; before, it is not preempted."""
+        return self.cache is not None and self.num_computed_tokens > self.cache.num_cached_tokens
 
     @property
     def is_prefilling(self) -> bool:
         """Part of the prompt has not been planned."""
         return self.num_computed_tokens < self.num_prompt_tokens
+
+    @property
+    def can_prefill(self) -> bool:
+        """A chunk of its prompt can be planned."""
+        return self.is_prefilling and not self.is_leaving
 
     @property
     def num_prefill_tokens(self) -> int:
@@ -140,6 +204,7 @@ class Request:
         """The next position is an output that is known or will be by the step in flight."""
         return (
             self.status is RequestStatus.RUNNING
+            and not self.is_leaving
             and not self.is_prefilling
             and self.next_output_index < self.max_output_tokens
         )

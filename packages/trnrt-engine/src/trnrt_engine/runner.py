@@ -16,7 +16,7 @@ from trnrt_engine.batch import (
     prefill_inputs,
     sampling_inputs,
 )
-from trnrt_engine.plan import DecodeRow, PrefillChunk, Restore, SchedulerOutput, StepResult
+from trnrt_engine.plan import DecodeRow, PrefillChunk, SchedulerOutput, StepResult
 from trnrt_kernels.models.glm5_next.caches import Caches
 from trnrt_kernels.models.glm5_next.inputs import DecodeInputs, PrefillInputs
 from trnrt_kernels.sampling import SamplingInputs, SamplingState, StepOutputs
@@ -75,7 +75,7 @@ class Runner:
         num_slots: state slots of sequences, scratch included.
 
     Attributes:
-        caches: mutated by every step.
+        caches, sampling_state: mutated by every step.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Runner:
     ) -> None:
         self._model = model
         self.caches = caches
-        self._sampling_state = sampling_state
+        self.sampling_state = sampling_state
         self._buckets = buckets
         self._tables = BlockTables(num_slots=num_slots, max_pages=buckets.context_pages[-1])
         self._drawn_B: Tensor | None = None
@@ -98,10 +98,14 @@ class Runner:
     def launch(self, plan: SchedulerOutput) -> LaunchedStep:
         """Start a step; rows may stand on tokens of the step launched before it."""
         drawn_B, self._drawn_B = self._drawn_B, None  # nothing to stand on if this step raises
+        for save in plan.saves:
+            self._copy(save.source_slot, save.state_slot, save.page_copies)
+        outputs: StepOutputs | None = None
+        num_rows = len(plan.decode)
         if plan.prefill is not None:
             outputs, num_rows = self._prefill(plan.prefill), 1
-        else:
-            outputs, num_rows = self._decode(plan.decode, drawn_B), len(plan.decode)
+        elif plan.decode:
+            outputs = self._decode(plan.decode, drawn_B)
         self._drawn_B = None if outputs is None else outputs.token_ids_B
         return LaunchedStep(outputs, num_rows)
 
@@ -109,24 +113,25 @@ class Runner:
         request, slot = chunk.request, chunk.state_slot
         self._tables.update(slot, chunk.page_ids, is_first=chunk.is_first)
         if chunk.restore is not None:
-            self._restore(slot, chunk.restore)
+            self._copy(chunk.restore.state_slot, slot, chunk.restore.page_copies)
         if chunk.is_first:
-            self._sampling_state.load_row(
+            self.sampling_state.load_row(
                 slot, request.token_ids, request.prior_output_ids, request.sampling.logit_bias
             )
         draw = Draw(request, slot, 0, chunk.stop_ids)
         sampling = sampling_inputs([draw], num_rows=1) if chunk.samples else None
         inputs = prefill_inputs(chunk, self._tables, self._buckets)
-        return self._model.prefill(inputs, self.caches, sampling, self._sampling_state)
+        return self._model.prefill(inputs, self.caches, sampling, self.sampling_state)
 
-    def _restore(self, slot: int, restore: Restore) -> None:
-        self.caches.copy_slot(restore.state_slot, slot)
-        for source, target in restore.page_copies:
-            self.caches.copy_page(source, target)
+    def _copy(self, source: int, target: int, page_copies: Sequence[tuple[int, int]]) -> None:
+        """Copy a state slot, and pages with it."""
+        self.caches.copy_slot(source, target)
+        for from_page, to_page in page_copies:
+            self.caches.copy_page(from_page, to_page)
 
     def _decode(self, rows: Sequence[DecodeRow], drawn_B: Tensor | None) -> StepOutputs:
         for row in rows:
-            self._tables.update(row.state_slot, row.page_ids, is_first=False)
+            self._tables.update(row.state_slot, row.page_ids, is_first=row.is_first)
         inputs = decode_inputs(rows, self._tables, self._buckets, drawn_B=drawn_B)
         # What a forced row draws is dropped: it is counted on the scratch slot of its row.
         draws = [
@@ -141,4 +146,4 @@ class Runner:
         is_greedy = all(draw.is_plain_greedy for draw in draws)
         num_rows = len(inputs.token_ids_B)
         sampling = None if is_greedy else sampling_inputs(draws, num_rows=num_rows)
-        return self._model.decode(inputs, self.caches, sampling, self._sampling_state)
+        return self._model.decode(inputs, self.caches, sampling, self.sampling_state)

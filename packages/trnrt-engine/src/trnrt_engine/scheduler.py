@@ -12,6 +12,10 @@ A step is a prefill chunk of one sequence or one decode of all that have a seat.
 who is admitted next and whose chunk is next, `stall_budget.py` whether a chunk fits before the
 next decode and how large it is. More sequences are admitted than have a seat: the others are
 computed up to their first token and wait, in that order, for a seat.
+
+A sequence is admitted when there is room for its prompt, and takes more pages as it grows; who
+gives way when there are none is the affair of `preemption.py`. What a request of a session leaves
+for its next turn is copied with the next step (`turn_saver.py`), which may be nothing else.
 """
 
 from __future__ import annotations
@@ -35,12 +39,16 @@ from trnrt_engine.fair_share import FairShare
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.outbox import Outbox
 from trnrt_engine.plan import DecodeRow, PrefillChunk, SchedulerOutput, StepResult
+from trnrt_engine.preemption import Preemption, may_wait
 from trnrt_engine.progress import progress_of
 from trnrt_engine.request import Request, RequestStatus
 from trnrt_engine.stall_budget import StallBudget
+from trnrt_engine.turn_saver import TurnSaver
 from trnrt_engine.waiting import PrefillTurns, WaitingQueue
+from trnrt_kernels.serving import GRID
 
 MAX_STEPS_IN_FLIGHT = 2
+STANDSTILL_S = 60.0  # without a step, though there is work and copies seem to be under way
 
 
 class Scheduler:
@@ -79,11 +87,14 @@ class Scheduler:
         self._serial = itertools.count()
         self._in_flight: deque[tuple[SchedulerOutput, list[Request]]] = deque()
         self._outbox = Outbox(metrics)
+        self._preemption = Preemption(cache, self._admitted, self.waiting)
+        self._turn_ends = TurnSaver(cache)
+        self._last_plan_s = clock()
 
     @property
     def has_work(self) -> bool:
-        """Something waits, runs or is in flight."""
-        return bool(self._by_id or self._in_flight)
+        """Something waits, runs, is in flight or is to be kept."""
+        return bool(self._by_id or self._in_flight or self._turn_ends.is_waiting)
 
     @property
     def num_in_flight(self) -> int:
@@ -96,6 +107,8 @@ class Scheduler:
         One whose prior output already ends it is finished at once.
         """
         prior = request.spec.prior_output_ids
+        if not self.has_work:
+            self._last_plan_s = self._clock()
         self._by_id[request.request_id] = request
         self._shares.enter(request.tenant)
         if prior and (reason := request.finish_reason_of(prior[-1])) is not None:
@@ -110,6 +123,14 @@ class Scheduler:
         if request is not None:
             self._finish(request, FinishReason.ABORT)
 
+    def preempt(self, request_id: str) -> bool:
+        """Take a running request's room away when its steps have landed; False if none runs so."""
+        request = self._by_id.get(request_id)
+        if request is None or request.status is not RequestStatus.RUNNING:
+            return False
+        self._preemption.preempt(request)
+        return True
+
     def schedule(self) -> SchedulerOutput | None:
         """Plan the next step; None when there is nothing to compute now."""
         if len(self._in_flight) >= MAX_STEPS_IN_FLIGHT:
@@ -117,20 +138,29 @@ class Scheduler:
         now_s = self._clock()
         self._cache.poll()
         self._expire(now_s)
+        self._preemption.preempt_landed()
         self._admit(now_s)
         prefilling, decoding = self._admitted.prefilling(), self._admitted.decoding()
         chunk_of, num_tokens = self._choose_chunk(prefilling, decoding, now_s)
+        if not num_tokens and decoding:
+            decoding = self._preemption.with_pages(decoding)
+            prefilling = self._admitted.prefilling()
+            if not decoding:  # all wait for a page, nobody for the end of a chunk
+                chunk_of, num_tokens = self._choose_chunk(prefilling, [], now_s)
         if chunk_of is not None and num_tokens:
             plan, requests = self._plan_prefill(chunk_of, num_tokens), [chunk_of]
         elif decoding:
             plan, requests = self._plan_decode(decoding), decoding
-        elif self._by_id and not self._in_flight and not self._cache.is_copying:
-            raise IntegrityError(f"{len(self._by_id)} requests and none can make progress")
+        elif self._turn_ends.is_waiting:
+            plan, requests = self._plan(), []
         else:
+            self._check_standstill(now_s)
             return None
         for request in requests:
             request.num_steps_in_flight += 1
-        self._stall_budget.plan_step(plan, is_prefilling=bool(prefilling), now_s=now_s)
+        if requests:
+            self._stall_budget.plan_step(plan, is_prefilling=bool(prefilling), now_s=now_s)
+        self._last_plan_s = now_s
         self._in_flight.append((plan, requests))
         return plan
 
@@ -148,12 +178,12 @@ class Scheduler:
                 self._release_when_landed(request)
                 continue
             if result.is_finite and not result.is_finite[index]:
-                self._cache.discard(_held(request))
+                self._cache.discard(request.room)
                 self._fail(request, NonFiniteOutput("the model's output for it is not finite"))
                 continue
             if chunk is not None:
                 request.num_prefilled_tokens = chunk.start + len(chunk.token_ids)
-                self._cache.publish(_held(request), request.num_prefilled_tokens)
+                self._cache.publish(request.room, request.num_prefilled_tokens)
             if not is_forced[index]:
                 self._take_token(request, result, row=index, now_s=now_s)
 
@@ -177,9 +207,8 @@ class Scheduler:
 
     def progress(self) -> dict[str, RequestProgress]:
         """Say of every request before its first token where it stands."""
-        return progress_of(
-            self.running, self.waiting.in_order(), tokens_per_s=self.prefill_tokens_per_s
-        )
+        waiting = [r for r in self.waiting.in_order() if r.last_token_s is None]
+        return progress_of(self.running, waiting, tokens_per_s=self.prefill_tokens_per_s)
 
     def check_integrity(self) -> None:
         """Prove that pages, slots and request states add up.
@@ -188,14 +217,15 @@ class Scheduler:
             IntegrityError: they do not; the message says what is lost.
         """
         flying = {id(r): r for _, requests in self._in_flight for r in requests}
-        holders = {id(r): r for r in (*self.running, *flying.values())}
-        self._cache.check_integrity(_held(request) for request in holders.values())
+        kept = self._turn_ends.holders()
+        holders = {id(r): r for r in (*self.running, *flying.values(), *kept)}
+        self._cache.check_integrity(request.room for request in holders.values())
         self._admitted.check_integrity()
         for request in self.running:
-            num_pages = len(_held(request).page_ids)
+            num_pages = len(request.room.page_ids)
             if num_pages != self._cache.pages_for(request.num_computed_tokens):
                 raise IntegrityError(f"{num_pages} pages for {request.num_computed_tokens} tokens")
-        if any(r.status is not RequestStatus.WAITING or r.cache for r in self.waiting):
+        if any(not may_wait(r) or r.cache for r in self.waiting):
             raise IntegrityError("a waiting request holds something or is not waiting")
         live = {id(r) for r in (*self.running, *self.waiting)}
         if live != {id(r) for r in self._by_id.values()}:
@@ -203,7 +233,7 @@ class Scheduler:
 
     def _expire(self, now_s: float) -> None:
         for request in self._deadlines.take_expired(now_s):
-            if request.status is RequestStatus.RUNNING:
+            if request.status in (RequestStatus.RUNNING, RequestStatus.PREEMPTED):
                 self._finish(request, FinishReason.LENGTH)
             else:
                 deadline_s = request.spec.deadline_s
@@ -211,20 +241,55 @@ class Scheduler:
 
     def _admit(self, now_s: float) -> None:
         waiting = self.waiting
-        for loading in waiting.aside:
-            if not self._cache.is_loading(loading.admission):
-                waiting.put_back(loading)
-        while not self._admitted.is_full and (request := waiting.next()) is not None:
-            cache = self._cache.admit(request.admission)
-            if cache is not None:
-                waiting.take(request)
-                request.start(cache)
-                self._admitted.enter(request)
-                self._metrics.queue_s.observe(now_s - request.arrival_s)
-            elif self._cache.is_loading(request.admission):
-                waiting.set_aside(request)
+        for request in waiting.aside:
+            if self._cache.is_loading(request.admission):
+                continue
+            room = self._cache.take_loaded(request.admission)
+            if room is not None:
+                waiting.remove(request)
+                self._start(request, room, now_s)
+            else:
+                waiting.put_back(request)
+        while self._admitted.num_free_places(num_coming=self._cache.num_resuming) > 0:
+            next_one = waiting.next()
+            if next_one is None:
+                return
+            num_coming = self._cache.num_resuming
+            if not self._admitted.has_seat_for(next_one, num_coming=num_coming):
+                return
+            room = self._cache.admit(next_one.admission)
+            if room is not None:
+                waiting.take(next_one)
+                self._start(next_one, room, now_s)
+            elif self._cache.is_loading(next_one.admission):
+                waiting.set_aside(next_one)
             else:
                 return
+
+    def _start(self, request: Request, room: SequenceCache, now_s: float) -> None:
+        """Let a request run that was given room, for the first time or again."""
+        if request.status is RequestStatus.PREEMPTED:
+            self._cache.count_resume(room)
+        else:
+            self._metrics.queue_s.observe(now_s - request.arrival_s)
+        request.start(room)
+        self._admitted.enter(request)
+
+    def _check_standstill(self, now_s: float) -> None:
+        """Report requests that nobody will ever serve.
+
+        Raises:
+            IntegrityError: there are some.
+        """
+        if not self._by_id or self._in_flight:
+            return
+        is_copying = self._cache.is_copying
+        if not is_copying or now_s - self._last_plan_s > STANDSTILL_S:
+            raise IntegrityError(
+                f"{len(self._by_id)} requests and none can make progress: "
+                f"{len(self.running)} running, {len(self.waiting)} waiting, "
+                f"{self._cache.num_free_pages} free pages, copies under way: {is_copying}"
+            )
 
     def _choose_chunk(
         self, prefilling: list[Request], decoding: list[Request], now_s: float
@@ -237,17 +302,19 @@ class Scheduler:
             context = max(request.num_computed_tokens for request in decoding) + 1
             decode = self._stall_budget.times.decode_shape(len(decoding), context)
         request = self._turns.next(prefilling)
-        num_tokens = self._stall_budget.plan_chunk(
-            request.num_computed_tokens, request.num_prefill_tokens, decode, now_s=now_s
-        )
+        start, remaining = request.num_computed_tokens, request.num_prefill_tokens
+        if start % GRID:  # where a turn ended: first back to the grid
+            remaining = min(remaining, GRID - start % GRID)
+        num_tokens = self._stall_budget.plan_chunk(start, remaining, decode, now_s=now_s)
         return request, num_tokens
 
     def _plan_prefill(self, request: Request, num_tokens: int) -> SchedulerOutput:
-        cache, start = _held(request), request.num_computed_tokens
+        cache, start = request.room, request.num_computed_tokens
         self._turns.count()
         self._shares.count(request.tenant, num_tokens, is_promised=True)
         end = start + num_tokens
-        self._cache.grow(cache, end)
+        if not self._cache.grow(cache, end):
+            raise IntegrityError(f"no page for a prompt of {request.num_prompt_tokens} tokens")
         request.num_computed_tokens = end
         is_first = start == cache.num_cached_tokens
         chunk = PrefillChunk(
@@ -262,17 +329,16 @@ class Scheduler:
             restore=cache.restore if is_first else None,
             exports=self._cache.plan_exports(cache, start, end),
         )
-        return SchedulerOutput(next(self._serial), prefill=chunk)
+        return self._plan(prefill=chunk)
 
     def _plan_decode(self, requests: list[Request]) -> SchedulerOutput:
         previous = self._in_flight[-1][1] if self._in_flight else []
         rows = []
         for request in requests:
-            cache, position = _held(request), request.num_computed_tokens
+            cache, position = request.room, request.num_computed_tokens
             self._shares.count(request.tenant, 1, is_promised=False)
             token_id = request.next_token_id()
             index = request.next_output_index
-            self._cache.grow(cache, position + 1)
             request.num_computed_tokens = position + 1
             rows.append(
                 DecodeRow(
@@ -285,9 +351,16 @@ class Scheduler:
                     output_index=index,
                     is_forced=index < request.num_prior_tokens,
                     stop_ids=request.stop_ids,
+                    is_first=position == cache.num_cached_tokens,
                 )
             )
-        return SchedulerOutput(next(self._serial), decode=tuple(rows))
+        return self._plan(decode=tuple(rows))
+
+    def _plan(
+        self, *, prefill: PrefillChunk | None = None, decode: tuple[DecodeRow, ...] = ()
+    ) -> SchedulerOutput:
+        step_id = next(self._serial)
+        return SchedulerOutput(step_id, prefill, decode, self._turn_ends.take(step_id))
 
     def _land(
         self, plan: SchedulerOutput, now_s: float, *, has_failed: bool = False
@@ -295,9 +368,12 @@ class Scheduler:
         if not self._in_flight or self._in_flight[0][0] is not plan:
             raise IntegrityError(f"step {plan.step_id} is not the oldest in flight")
         _, requests = self._in_flight.popleft()
-        self._stall_budget.land_step(now_s=now_s, has_failed=has_failed)
+        if requests:
+            self._stall_budget.land_step(now_s=now_s, has_failed=has_failed)
         for request in requests:
             request.num_steps_in_flight -= 1
+        for request in self._turn_ends.land(plan.step_id, is_saved=not has_failed):
+            self._give_back(request)
         return requests
 
     def _take_token(self, request: Request, result: StepResult, *, row: int, now_s: float) -> None:
@@ -306,6 +382,7 @@ class Scheduler:
         reason = request.finish_reason_of(token_id)
         self._outbox.put_token(request, result, row=row, reason=reason, now_s=now_s)
         if reason is not None:
+            request.is_whole = True
             self._retire(request)
 
     def _fail(self, request: Request, error: TrnrtEngineError) -> None:
@@ -318,7 +395,7 @@ class Scheduler:
         self._retire(request)
 
     def _retire(self, request: Request) -> None:
-        if request.status is RequestStatus.WAITING and request in self.waiting:
+        if may_wait(request) and request in self.waiting:
             self.waiting.remove(request)
             self._cache.withdraw(request.admission)
         elif request.status is RequestStatus.RUNNING:
@@ -329,12 +406,11 @@ class Scheduler:
         self._release_when_landed(request)
 
     def _release_when_landed(self, request: Request) -> None:
-        if request.cache is not None and request.num_steps_in_flight == 0:
-            self._cache.release(request.cache)
-            request.cache = None
+        if request.cache is None or request.num_steps_in_flight:
+            return
+        if not self._turn_ends.offer(request):
+            self._give_back(request)
 
-
-def _held(request: Request) -> SequenceCache:
-    if request.cache is None:
-        raise IntegrityError("a request that runs or is in flight holds no room in the caches")
-    return request.cache
+    def _give_back(self, request: Request) -> None:
+        self._cache.release(request.room)
+        request.cache = None

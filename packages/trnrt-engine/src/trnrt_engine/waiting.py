@@ -78,6 +78,15 @@ class WaitingQueue:
             self._head = None
         self._place(request).front[request] = None
 
+    def return_to_front(self, request: Request) -> None:
+        """Put a preempted request before all of its priority, also those preempted before it.
+
+        Who is preempted later has the greater claim.
+        """
+        self.put_back(request)
+        place = self._classes[request.priority]
+        place.front = {request: None, **place.front}
+
     def set_aside(self, request: Request) -> None:
         """Let others pass a request that waits for something else, until it is put back."""
         self._forget(request)

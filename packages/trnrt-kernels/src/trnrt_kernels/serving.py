@@ -192,6 +192,22 @@ _TABLE = (
         help="Folder in which cached prefixes outlive a restart  [default: none, no disk is used]",
         is_shape=False,
     ),
+    Option(
+        name="exact_cache",
+        type=click.Choice(["on", "off"]),
+        default="off",
+        help="on: no turn goes on from the state in which its session's last answer ended, so that "
+        "a cached prefix never differs from a computed one by rounding.",
+        is_shape=False,
+    ),
+    Option(
+        name="swap_host_gib",
+        type=FiniteRange(min=0, max=MAX_CACHE_GIB),
+        help="Host memory for sequences that must give way to others, in GiB, taken when one does; "
+        "without room they are computed again  [default: a quarter of the memory for pages and "
+        "states]",
+        is_shape=False,
+    ),
 )
 OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
 

@@ -45,6 +45,7 @@ _ENGINE_COUNTERS = {
     "cache_failed_writes": ("cache_failed_writes", "Pages and states that a tier did not take"),
     "cache_loads": ("cache_loads", "Bundles asked of the tiers below the device"),
     "cache_late_loads": ("cache_late_loads", "Of these, given up because they took too long"),
+    "failed_swaps": ("failed_swaps", "Preempted sequences lost in host memory, computed again"),
     "cache_failed_loads": ("cache_failed_loads", "Of these, missing, damaged or another's"),
 }
 _LABELLED_COUNTERS = {
@@ -59,6 +60,13 @@ _LABELLED_COUNTERS = {
     ),
     "cache_bytes_loaded": (
         "cache_loaded_bytes", "Copied to the device from a tier below it", "tier",
+    ),
+    "preemptions": (
+        "preemptions", "Sequences whose room was taken for others, by what became of them", "way",
+    ),
+    "resumes": ("resumes", "Preempted sequences that went on, by how", "way"),
+    "swapped_bytes": (
+        "swapped_bytes", "Copied to host memory and back for preempted sequences", "direction",
     ),
 }  # fmt: skip
 _ENGINE_HISTOGRAMS = {

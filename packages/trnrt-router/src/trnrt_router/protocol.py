@@ -192,6 +192,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cache_late_loads: int = 0
     cache_failed_loads: int = 0
     stall_overruns: int = 0
+    preemptions: dict[str, int] = {}
+    resumes: dict[str, int] = {}
+    swapped_bytes: dict[str, int] = {}
+    failed_swaps: int = 0
     queue_s: HistogramSnapshot = HistogramSnapshot()
     time_to_first_token_s: HistogramSnapshot = HistogramSnapshot()
     inter_token_s: HistogramSnapshot = HistogramSnapshot()

@@ -11,15 +11,25 @@ if TYPE_CHECKING:
 
 
 class Part(IntFlag):
-    """What a bundle consists of; a draft layer's cache would be one more."""
+    """What a bundle consists of; a draft layer's cache would be one more.
+
+    OPEN_POOL: index keys behind the last whole pool; on the grid there are none. SAMPLING: what
+    the sampler remembers of one request.
+    """
 
     PAGES = 1
     POOL_KEYS = 2
     KDA_STATE = 4
     CONV_TAIL = 8
+    OPEN_POOL = 16
+    SAMPLING = 32
 
 
-ALL_PARTS = Part.PAGES | Part.POOL_KEYS | Part.KDA_STATE | Part.CONV_TAIL
+NO_PART = Part(0)
+PAGE_PARTS = Part.PAGES | Part.POOL_KEYS
+GRID_PARTS = PAGE_PARTS | Part.KDA_STATE | Part.CONV_TAIL
+TURN_PARTS = GRID_PARTS | Part.OPEN_POOL
+LIVE_PARTS = GRID_PARTS | Part.OPEN_POOL | Part.SAMPLING
 
 
 class Kind(IntFlag):
@@ -27,6 +37,7 @@ class Kind(IntFlag):
 
     CHUNK_END: it came for free. TAIL: the last one an identical prompt can use. MARK: a border
     of messages. JUNCTION: paths part there. SYSTEM_END: the end of system text and tools.
+    TURN_END: the last token of a session's last turn, anywhere; the answer is in decode form.
     """
 
     CHUNK_END = 1
@@ -34,6 +45,7 @@ class Kind(IntFlag):
     MARK = 4
     JUNCTION = 8
     SYSTEM_END = 16
+    TURN_END = 32
 
 
 LASTING = Kind.JUNCTION | Kind.SYSTEM_END
@@ -58,7 +70,7 @@ class Bundle:
     slot: int
     node: Node
     kinds: Kind
-    parts: Part = ALL_PARTS
+    parts: Part = GRID_PARTS
     locks: int = 0
     last_use: int = 0
     ttl_s: float | None = None
@@ -68,7 +80,7 @@ class Bundle:
     def fits(self, position: int, prefix_hash: bytes, cache_id: bytes) -> bool:
         """Say whether it is whole and is what its place in the tree promises."""
         return (
-            self.parts == ALL_PARTS
+            self.parts == (TURN_PARTS if self.kinds & Kind.TURN_END else GRID_PARTS)
             and self.position == position
             and self.prefix_hash == prefix_hash
             and self.cache_id == cache_id

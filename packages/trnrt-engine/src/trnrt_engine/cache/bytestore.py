@@ -120,7 +120,21 @@ class Pinned:
         self.release()
 
 
-class ByteStore(Protocol):
+class CopyStore(Protocol):
+    """What the copy threads ask of a store."""
+
+    def put(self, key: bytes, chunks: Sequence[memoryview], *, value: int = 0) -> bool:
+        """Store the concatenation of `chunks`; True when it is there, also if it was before.
+
+        Where a store evicts, entries of the lowest `value` go first, among equals the least
+        recently used.
+        """
+
+    def get(self, key: bytes) -> Pinned | None:
+        """Pin an entry whose checksum holds; None when there is none."""
+
+
+class ByteStore(CopyStore, Protocol):
     """A store of immutable byte strings under one byte budget."""
 
     @property
@@ -128,15 +142,6 @@ class ByteStore(Protocol):
 
     @property
     def num_bytes(self) -> int: ...
-
-    def put(self, key: bytes, chunks: Sequence[memoryview], *, value: int = 0) -> bool:
-        """Store the concatenation of `chunks`; True when it is there, also if it was before.
-
-        Entries of the lowest `value` are evicted first, among equals the least recently used.
-        """
-
-    def get(self, key: bytes) -> Pinned | None:
-        """Pin an entry whose checksum holds; None when there is none."""
 
     def __contains__(self, key: bytes) -> bool: ...
 

@@ -2,7 +2,8 @@
 
 The owner submits jobs and polls for what is done. Every accepted job is reported exactly once,
 also when it failed or was cancelled; until then its buffers belong to the queue: a source must
-not change, a destination must not be used.
+not change, unless its copy was cancelled and what it left is dropped; a destination must not be
+used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trnrt_engine.cache.bytestore import ByteStore, Pinned
+from trnrt_engine.cache.bytestore import CopyStore, Pinned
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class CopyDone:
 class _Job:
     ticket: int
     kind: CopyKind
-    store: ByteStore
+    store: CopyStore
     key: bytes
     num_bytes: int
     chunks: Sequence[memoryview] | None
@@ -112,7 +113,7 @@ class CopyQueue:
         return self._bytes_in_flight
 
     def submit_put(
-        self, store: ByteStore, key: bytes, chunks: Sequence[memoryview], *, value: int = 0
+        self, store: CopyStore, key: bytes, chunks: Sequence[memoryview], *, value: int = 0
     ) -> int | None:
         """Store `chunks`; returns a ticket, or None when too much is in flight or closed."""
         num_bytes = sum(memoryview(chunk).nbytes for chunk in chunks)
@@ -120,7 +121,7 @@ class CopyQueue:
 
     def submit_get(
         self,
-        store: ByteStore,
+        store: CopyStore,
         key: bytes,
         *,
         into: Sequence[memoryview] | None = None,
@@ -197,7 +198,7 @@ class CopyQueue:
     def _submit(
         self,
         kind: CopyKind,
-        store: ByteStore,
+        store: CopyStore,
         key: bytes,
         num_bytes: int,
         chunks: Sequence[memoryview] | None,

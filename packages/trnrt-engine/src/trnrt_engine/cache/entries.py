@@ -1,4 +1,4 @@
-"""What lies in the tiers below the device: one entry per page, one per bundle's states.
+"""What lies below the device: one entry per page, one per bundle's states.
 
 An entry is a header, the tokens of its page (none for states), then the bytes of the device in
 the order of `DeviceBytes`. The key says what it is, for whose numbers and for which salt; the
@@ -8,7 +8,9 @@ header repeats it, and whoever loads an entry compares every field: a hash alone
     header  magic, format version, kind, parts, start, position, prefix hash, cache_id
 
 The last page of a bundle that ends inside of it is an entry of its own, the head of the page up to
-there: its owner may still be writing behind.
+there: its owner may still be writing behind. The states of a live bundle are an entry of another
+kind: with the open pools, with what the sampler remembers, and with the position from which on they
+are in decode form.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from trnrt_engine.cache.bundles import ALL_PARTS, Bundle, Part
+from trnrt_engine.cache.bundles import GRID_PARTS, LIVE_PARTS, PAGE_PARTS, Bundle, Part
 from trnrt_engine.cache.prefix_key import TOKEN_BYTES, PrefixKey
 from trnrt_engine.cache.radix import Node
 
@@ -40,23 +42,31 @@ class EntryKind(Enum):
 
     PAGE = b"P"
     STATES = b"S"
+    LIVE = b"L"
 
     @property
     def parts(self) -> Part:
-        """Parts of a bundle in it; both kinds together are all there are."""
-        if self is EntryKind.PAGE:
-            return Part.PAGES | Part.POOL_KEYS
-        return ALL_PARTS & ~(Part.PAGES | Part.POOL_KEYS)
+        """Parts of a bundle in it; with its pages, states are all of a grid or live bundle."""
+        match self:
+            case EntryKind.PAGE:
+                return PAGE_PARTS
+            case EntryKind.STATES:
+                return GRID_PARTS ^ PAGE_PARTS
+            case EntryKind.LIVE:
+                return LIVE_PARTS ^ PAGE_PARTS
 
 
 class DeviceBytes(Protocol):
     """The bytes of pages and slots on the device, shared with it, in a fixed order."""
 
     def page(self, page_id: int, *, num_tokens: int) -> list[memoryview]:
-        """The head of a page that holds `num_tokens` tokens; a multiple of the grid."""
+        """The head of a page that holds `num_tokens` tokens, rounded up to the grid."""
 
     def states(self, slot: int) -> list[memoryview]:
         """The recurrent states and conv tails of a slot."""
+
+    def live(self, slot: int) -> list[memoryview]:
+        """Those of a sequence's slot, its open pools and its row of the sampling state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,8 @@ class Entry:
     """One entry.
 
     Fields:
-        start, position: it holds positions [start, position), or the states after `position`.
+        start, position: it holds positions [start, position), or the states after `position`; of a
+            live bundle's states, `start` is where their decode form begins.
         prefix_hash: of the tokens up to `position`.
         tokens: of a page, as bytes; empty for states.
         source: id of the page or slot on the device that holds it or is to hold it.
@@ -111,9 +122,13 @@ class Entry:
 
     def buffers(self, device: DeviceBytes) -> list[memoryview]:
         """Return where its bytes lie on the device."""
-        if self.kind is EntryKind.STATES:
-            return device.states(self.source)
-        return device.page(self.source, num_tokens=self.position - self.start)
+        match self.kind:
+            case EntryKind.PAGE:
+                return device.page(self.source, num_tokens=self.position - self.start)
+            case EntryKind.STATES:
+                return device.states(self.source)
+            case EntryKind.LIVE:
+                return device.live(self.source)
 
 
 def entry_key(kind: EntryKind, prefix_hash: bytes, *, cache_id: bytes, root_hash: bytes) -> bytes:
@@ -146,6 +161,11 @@ def wanted_states(key: PrefixKey, position: int, slot: int) -> Entry:
     """Return the states entry of a prompt's first `position` tokens, to be loaded into a slot."""
     start = (position - 1) // key.page_size * key.page_size
     return Entry(EntryKind.STATES, start, position, key.hash_at(position), b"", slot)
+
+
+def live_entry(key: PrefixKey, position: int, *, decode_from: int, slot: int) -> Entry:
+    """Return the states entry of a live bundle after the first `position` tokens of `key`."""
+    return Entry(EntryKind.LIVE, decode_from, position, key.hash_at(position), b"", slot)
 
 
 def root_of(node: Node) -> Node:

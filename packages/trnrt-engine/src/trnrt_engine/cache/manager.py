@@ -2,7 +2,7 @@
 
 The scheduler asks here for room and never sees a pool. Admission looks the prompt up in the prefix
 cache and hands a sequence its first pages; what its steps computed is published, and outlives it.
-A tier below the device would be consulted where the lookup is.
+A sequence that is preempted gives all of it back, and is admitted again from its live bundle.
 """
 
 from __future__ import annotations
@@ -11,20 +11,30 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from trnrt_engine.api import CacheMode
 from trnrt_engine.cache.bundles import Bundle
+from trnrt_engine.cache.hits import Hits
+from trnrt_engine.cache.holding import Holding, locks_of
+from trnrt_engine.cache.live import LiveBundle, LiveStatus
 from trnrt_engine.cache.pages import PagePool
 from trnrt_engine.cache.pins import SessionPins
 from trnrt_engine.cache.prefix_cache import Lookup, PrefixCache
 from trnrt_engine.cache.prefix_key import PrefixKey
-from trnrt_engine.cache.publisher import Publisher, wanted_bundles
-from trnrt_engine.cache.radix import Match, Node
-from trnrt_engine.cache.report import DEVICE, CacheCounters, MatchReport, Reason, TierCounters
-from trnrt_engine.cache.sequence import Admission, Publication, SequenceCache
+from trnrt_engine.cache.publisher import Publisher
+from trnrt_engine.cache.radix import Match
+from trnrt_engine.cache.report import (
+    CacheCounters,
+    Reason,
+    SwapCounters,
+    TierCounters,
+)
+from trnrt_engine.cache.room import Room
+from trnrt_engine.cache.sequence import Admission, SequenceCache
 from trnrt_engine.cache.states import StateSlots
+from trnrt_engine.cache.swap import Swap, SwapSettings
 from trnrt_engine.cache.tiers import LowerTiers, Tiers
+from trnrt_engine.cache.turn_ends import KeptTurn, TurnEnds
 from trnrt_engine.errors import IntegrityError
-from trnrt_engine.plan import Export, Restore
+from trnrt_engine.plan import Export
 from trnrt_kernels.serving import GRID
 
 
@@ -37,6 +47,8 @@ class CacheManager:
         num_bundle_slots: slots for bundles; None = no prefix cache.
         cache_id: of this engine's numbers; 32 bytes where there are lower tiers.
         lower: tiers below the device; None = there are none.
+        swap: where preempted sequences go; None = they compute again.
+        keeps_turns: the end of a session's turn is kept, its answer in decode form.
         clock: seconds, monotonic; for times to live.
     """
 
@@ -50,9 +62,12 @@ class CacheManager:
         num_bundle_slots: int | None = None,
         cache_id: bytes = b"",
         lower: LowerTiers | None = None,
+        swap: SwapSettings | None = None,
+        keeps_turns: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if num_bundle_slots is not None and page_size % GRID:
+        is_caching = num_bundle_slots is not None
+        if is_caching and page_size % GRID:
             raise ValueError(f"page_size is {page_size}, must be a multiple of {GRID} to be cached")
         self.page_size = page_size
         self._pages = PagePool(num_pages, first_id=num_scratch)
@@ -64,13 +79,14 @@ class CacheManager:
             cache_id=cache_id,
             clock=clock,
         )
-        self._is_caching = num_bundle_slots is not None
+        self._room = Room(self._pages, self._states, self._prefix, page_size=page_size)
+        self._holding = Holding(self._prefix)
         self._pins = SessionPins(self._prefix, num_pages=num_pages)
         self._publisher = Publisher(self._prefix, self._pins)
         self._num_sequences = 0
         self._num_returns = 0
         self.tiers: Tiers | None = None
-        if lower is not None and lower.tiers and self._is_caching:
+        if lower is not None and lower.tiers and is_caching:
             self.tiers = Tiers(
                 lower,
                 self._prefix,
@@ -78,6 +94,25 @@ class CacheManager:
                 cache_id=cache_id,
                 clock=clock,
                 on_return=self._note_return,
+            )
+        self._turns = TurnEnds(self._prefix, self._room) if is_caching and keeps_turns else None
+        self._hits = Hits(
+            self._prefix,
+            self._room,
+            self.tiers,
+            self._turns,
+            page_size=page_size,
+            is_caching=is_caching,
+        )
+        self.swap_counters = SwapCounters()
+        self.swap: Swap | None = None
+        if swap is not None and swap.budget_bytes:
+            self.swap = Swap(
+                swap,
+                cache_id=cache_id,
+                counters=self.swap_counters,
+                clock=clock,
+                release=self.release,
             )
 
     @property
@@ -127,60 +162,122 @@ class CacheManager:
 
     @property
     def is_copying(self) -> bool:
-        """Copies to or from the tiers below are under way."""
-        return self.tiers is not None and self.tiers.is_copying
+        """Copies to or from the tiers below or host memory are under way."""
+        is_swapping = self.swap is not None and self.swap.is_copying
+        return is_swapping or (self.tiers is not None and self.tiers.is_copying)
+
+    @property
+    def is_room_coming(self) -> bool:
+        """A preempted sequence gives its pages back as soon as they are copied."""
+        return self.swap is not None and self.swap.is_saving
+
+    @property
+    def num_resuming(self) -> int:
+        """Preempted sequences that have their room again and are not yet admitted."""
+        return self.swap.num_loading if self.swap is not None else 0
 
     def pages_for(self, num_tokens: int) -> int:
         """Count the pages that hold `num_tokens` tokens."""
-        return -(-num_tokens // self.page_size)
+        return self._room.pages_for(num_tokens)
 
     def admit(self, ask: Admission) -> SequenceCache | None:
-        """Reserve all a sequence can ever need, less what the prefix cache has of it.
+        """Give a sequence room for its prompt, less what the prefix cache has of it.
 
         Returns:
             What it owns: a slot, and the pages of its hit; None when there is no room now, or
             when it waits for a load.
         """
+        if ask.live is not None and ask.live.status is not LiveStatus.LOST:
+            return self._resume(ask, ask.live)
         if ask.refused_at == self._num_returns or not self._states.num_free:
             return None
         if self.tiers is not None and self.tiers.is_loading(ask):
             return None
         self._pins.release_dead()
-        if self._begin_load(ask):
+        if self._hits.begin_load(ask):
             return None
         cache = self._try_admit(ask)
         if cache is None and not self._num_sequences:
-            # Nobody will give anything back, but copies. What a hit is copied from takes room
-            # beside the copy.
-            if self.tiers is not None:
-                self.tiers.shed()
-                cache = self._try_admit(ask)
-            if cache is None and self.is_copying:
-                return None
-            cache = cache or self._try_admit(ask, is_cold=True)
-            while cache is None and self._pins.release_oldest():
-                cache = self._try_admit(ask, is_cold=True)
+            cache = self._admit_alone(ask)
         if cache is None:
             ask.refused_at = self._num_returns
         return cache
 
+    def make_room(self) -> bool:
+        """Give up some of what is kept for later, for a sequence that is alone and finds no page.
+
+        Returns:
+            False when nothing is left to give up, or copies must end first.
+        """
+        before = self._room.num_available
+        if self.tiers is not None:
+            self.tiers.shed()
+        if self._room.num_available > before:
+            return True
+        return not self.is_copying and self._pins.release_oldest()
+
+    def preempt(self, cache: SequenceCache, ask: Admission, key: PrefixKey, position: int) -> bool:
+        """Take a sequence's room away; none of its steps may be in flight.
+
+        Args:
+            ask: of the sequence; it is admitted by it again, from where it was if that is saved.
+            key: of its tokens, generated ones included.
+            position: how many of them were computed; nothing is saved before the first step.
+
+        Returns:
+            Whether its live bundle is saved; if not, it computes again.
+        """
+        self._publish_rest(cache)
+        nodes = self._holding.shared_pages(cache)
+        decode_from = min(position, len(ask.token_ids))
+        if self.swap is not None and position and cache.restore is None:
+            ask.live = self.swap.save(
+                cache, key, position=position, decode_from=decode_from, nodes=nodes
+            )
+        if ask.live is None:
+            self.release(cache)
+        self.swap_counters.preemptions["recompute" if ask.live is None else "swap"] += 1
+        return ask.live is not None
+
+    def take_loaded(self, ask: Admission) -> SequenceCache | None:
+        """Return the room of a preempted sequence when all of its bytes are back."""
+        if ask.live is None or self.swap is None:
+            return None
+        cache = self.swap.take_loaded(ask.live)
+        if cache is not None:
+            ask.live = None
+        return cache
+
+    def count_resume(self, cache: SequenceCache) -> None:
+        """Count a preempted sequence that goes on."""
+        self.swap_counters.resumes["swap" if cache.is_resumed else "recompute"] += 1
+
     def is_loading(self, ask: Admission) -> bool:
         """A sequence waits for a load; others may be admitted before it."""
+        if ask.live is not None:
+            return ask.live.status is LiveStatus.LOADING
         return self.tiers is not None and self.tiers.is_loading(ask)
 
     def withdraw(self, ask: Admission) -> None:
-        """Let a sequence that has not been admitted wait for no load."""
+        """Let a sequence that is not admitted wait for no load, and forget its live bundle."""
         if self.tiers is not None:
             self.tiers.leave(ask)
+        if self.swap is not None and ask.live is not None:
+            self.swap.drop(ask.live)
+        ask.live = None
 
     def poll(self) -> None:
         """Take in the copies that have ended and start the next."""
         if self.tiers is not None:
             self.tiers.poll()
+        if self.swap is not None:
+            self.swap.poll()
 
     def wait_for_copies(self, timeout_s: float) -> None:
         """Wait until a copy has ended, but not longer; at once where there are none."""
-        if self.tiers is not None and self.tiers.is_copying:
+        if self.swap is not None and self.swap.is_copying:
+            self.swap.wait(timeout_s)
+        elif self.tiers is not None and self.tiers.is_copying:
             self.tiers.wait(timeout_s)
 
     def reset_counters(self) -> None:
@@ -193,112 +290,72 @@ class CacheManager:
         """End the copies and leave the tiers below; nothing may be asked after."""
         if self.tiers is not None:
             self.tiers.close()
+        if self.swap is not None:
+            self.swap.close()
 
-    def _begin_load(self, ask: Admission) -> bool:
-        if self.tiers is None or ask.load is not None or ask.is_probed:
-            return False
-        found = self._look_up(ask)
-        return found is not None and self.tiers.begin_load(ask, found)
+    def _admit_alone(self, ask: Admission) -> SequenceCache | None:
+        """Admit a sequence when no other will give anything back, but copies.
+
+        What a hit is copied from takes room beside the copy: without a hit there is more.
+        """
+        cache = None
+        if self.tiers is not None:
+            self.tiers.shed()
+            cache = self._try_admit(ask)
+        if cache is None and self.is_copying:
+            return None
+        cache = cache or self._try_admit(ask, is_cold=True)
+        while cache is None and self._pins.release_oldest():
+            cache = self._try_admit(ask, is_cold=True)
+        return cache
+
+    def _resume(self, ask: Admission, live: LiveBundle) -> SequenceCache | None:
+        """Bring a preempted sequence back: give it room, then its bytes, then to the scheduler."""
+        if self.swap is None:
+            raise IntegrityError("a live bundle was saved and there is no swap space")
+        if live.status is not LiveStatus.SAVED:
+            return self.take_loaded(ask)
+        kept = live.kept_nodes()
+        if len(kept) < live.first_saved:
+            self.swap.lose(live, "its first pages were evicted")
+            ask.refused_at = -1
+            return None
+        if ask.refused_at == self._num_returns:
+            return None
+        cache = SequenceCache(state_slot=-1, control=ask.control)
+        self._holding.hold_again(cache, live, kept)
+        while not self._room.take(cache, ask.max_tokens):
+            if self._num_sequences or not self.make_room():
+                self._holding.let_go(cache)
+                ask.refused_at = self._num_returns
+                return None
+        self._num_sequences += 1
+        self.grow(cache, live.position)
+        self.swap.load(live, cache, first=len(kept))
+        return None
 
     def _try_admit(self, ask: Admission, *, is_cold: bool = False) -> SequenceCache | None:
-        found = self._look_up(ask)
+        found = self._hits.look_up(ask)
         if found is not None and is_cold:
             found = Lookup(Match(None), None, Reason.NO_ROOM)
         cache = SequenceCache(state_slot=-1, control=ask.control)
         if found is not None:
-            self._hold(cache, ask, found)
-        missing = self.pages_for(ask.max_tokens) - len(cache.page_ids)
-        if missing > self._pages.num_available(self._prefix.num_evictable):
-            self._let_go(cache)
+            self._holding.hold(cache, ask, found, report=self._hits.report(ask, found))
+        if not self._room.take(cache, ask.max_tokens):
+            self._holding.let_go(cache)
             return None
-        slot = self._states.allocate()
-        if slot is None:
-            raise IntegrityError("no state slot is free")
-        cache.state_slot = slot
-        self._pages.reserve(missing, num_evictable=self._prefix.num_evictable)
-        cache.num_reserved_pages = missing
-        self._start(cache, found)
+        self._hits.start(cache, found)
         self.withdraw(ask)
         self._num_sequences += 1
         return cache
 
-    def _look_up(self, ask: Admission) -> Lookup | None:
-        if not self._is_caching or ask.control.mode is CacheMode.OFF:
-            return None
-        if ask.key is None:
-            ask.key = PrefixKey(ask.token_ids, salt=ask.salt, page_size=self.page_size)
-        return self._prefix.lookup(ask.key)
-
-    def _hold(self, cache: SequenceCache, ask: Admission, found: Lookup) -> None:
-        """Lock what a sequence reads and where it publishes, and give it its first pages."""
-        bundle, match, key = found.bundle, found.match, ask.key
-        if key is None:
-            raise IntegrityError("a prompt was looked up without a key")
-        position = bundle.position if bundle is not None else 0
-        path = match.path[: position // self.page_size]
-        cache.num_cached_tokens = position
-        cache.report = self._report(ask, found)
-        cache.page_ids = [_page_of(node) for node in path]
-        top = path[-1] if path else None
-        if ask.control.mode is CacheMode.WRITE:
-            top = top or self._prefix.tree.root(key)
-            wanted = wanted_bundles(key, ask.marks, cache.report)
-            cache.publication = Publication(key, top, len(path), position, wanted, deepest=bundle)
-        else:
-            cache.shared = top
-        if top is not None:
-            self._prefix.lock(top)
-        if bundle is not None:
-            if position % self.page_size:
-                cache.source = bundle.node
-                self._prefix.lock(bundle.node)
-            cache.hit, cache.holds_hit = bundle, True
-            self._prefix.lock_bundle(bundle)
-
-    def _report(self, ask: Admission, found: Lookup) -> MatchReport:
-        bundle, reason, tier = found.bundle, found.reason, ""
-        if bundle is not None:
-            tier = DEVICE if self.tiers is None else self.tiers.tier_of(ask, bundle)
-        if tier in ("", DEVICE):
-            reason = ask.load_reason or reason
-        position = bundle.position if bundle is not None else 0
-        return MatchReport(max(found.match.kv_depth, position), position, reason, tier)
-
-    def _start(self, cache: SequenceCache, found: Lookup | None) -> None:
-        """Settle a hit: what is copied before the first step, what was used, what is counted."""
-        counters = self._prefix.counters
-        counters.lookups[cache.report.reason] += 1
-        counters.hit_tokens += cache.num_cached_tokens
-        counters.tier_hit_tokens[cache.report.tier] += cache.num_cached_tokens
-        if found is None or found.bundle is None:
-            return
-        copies: tuple[tuple[int, int], ...] = ()
-        if cache.source is not None:
-            self.grow(cache, cache.num_cached_tokens)
-            copies = ((_page_of(cache.source), cache.page_ids[-1]),)
-        cache.restore = Restore(found.bundle.slot, copies)
-        self._prefix.use(found.bundle)
-        if self.tiers is not None and cache.control.mode is CacheMode.WRITE:
-            self.tiers.write(found.bundle)
-
-    def grow(self, cache: SequenceCache, num_tokens: int) -> None:
+    def grow(self, cache: SequenceCache, num_tokens: int) -> bool:
         """Extend the block table so that it holds `num_tokens` tokens, evicting if need be.
 
-        Raises:
-            IntegrityError: more than was reserved.
+        Returns:
+            False when more than was promised is needed and it is not there; nothing was taken.
         """
-        missing = self.pages_for(num_tokens) - len(cache.page_ids)
-        if missing > cache.num_reserved_pages:
-            raise IntegrityError(
-                f"sequence needs {missing} pages and has {cache.num_reserved_pages} reserved"
-            )
-        for _ in range(missing):
-            if not self._pages.num_free:
-                self._prefix.evict_page()
-            page_id = self._pages.allocate_reserved()
-            cache.page_ids.append(page_id)
-            cache.own_pages.add(page_id)
-            cache.num_reserved_pages -= 1
+        return self._room.grow(cache, num_tokens)
 
     def plan_exports(self, cache: SequenceCache, start: int, end: int) -> tuple[Export, ...]:
         """Choose the bundles a chunk of positions [start, end) leaves, and take slots for them."""
@@ -313,7 +370,7 @@ class CacheManager:
         Returns:
             The bundles that can be hit from now on.
         """
-        self._finish_restore(cache)
+        self._num_returns += self._holding.finish_restore(cache)
         added = self._publisher.publish(cache, num_tokens)
         self._write(added)
         return added
@@ -328,20 +385,28 @@ class CacheManager:
         self._publisher.discard(cache)
 
     def release(self, cache: SequenceCache) -> None:
-        """Take back pages, reservation and slot of one sequence; `cache` is empty after."""
-        publication = cache.publication
-        num_before = len(publication.added) if publication is not None else 0
-        self._publisher.close(cache)
-        if publication is not None:
-            self._write(publication.added[num_before:])
-        self._let_go(cache)
-        self._pages.free(list(cache.own_pages))
-        self._pages.unreserve(cache.num_reserved_pages)
-        self._states.free(cache.state_slot)
-        cache.page_ids = []
-        cache.own_pages = set()
-        cache.num_reserved_pages = 0
+        """Take back pages, promise and slot of one sequence; `cache` is empty after."""
+        self._publish_rest(cache)
+        self._holding.let_go(cache)
+        self._room.give_back(cache)
         self._num_sequences -= 1
+        self._num_returns += 1
+
+    def keep_turn(self, cache: SequenceCache, key: PrefixKey) -> KeptTurn | None:
+        """Keep the end of a session's turn; all its steps have landed and it will not go on.
+
+        Args:
+            key: of all tokens that were computed, generated ones included.
+
+        Returns:
+            What is to be copied before `cache` is released; None when nothing is kept.
+        """
+        return self._turns.keep(cache, key) if self._turns is not None else None
+
+    def settle_turn(self, turn: KeptTurn, *, is_saved: bool) -> None:
+        """Take in the end of a turn's copy."""
+        if self._turns is not None:
+            self._turns.settle(turn, is_saved=is_saved)
         self._num_returns += 1
 
     def flush(self, salt: str | None = None) -> None:
@@ -375,35 +440,42 @@ class CacheManager:
         Raises:
             IntegrityError: a page, a slot or a lock is lost, held twice, or wrongly promised.
         """
-        caches, tiers = list(holders), self.tiers
+        caches = list(holders)
+        if self.swap is not None:
+            caches += self.swap.holders()
+            self.swap.check_integrity()
+        self._states.check_integrity([cache.state_slot for cache in caches])
         own = [page for cache in caches for page in cache.own_pages]
-        own += tiers.pages() if tiers is not None else []
+        reserved = sum(cache.num_reserved_pages for cache in caches)
+        locks, held, slots = locks_of(caches)
+        others = [self._pins.locks()]
+        if self._turns is not None:
+            others.append(self._turns.locks())
+        if self.tiers is not None:
+            others.append(self.tiers.locks())
+            own += self.tiers.pages()
+            slots += self.tiers.slots()
+            reserved += self.tiers.num_reserved
+        for nodes, bundles in others:
+            locks.update(nodes)
+            held.update(bundles)
         self._pages.check_integrity(
             own + self._prefix.pages(), num_evictable=self._prefix.num_evictable
         )
-        self._states.check_integrity([cache.state_slot for cache in caches])
-        reserved = sum(cache.num_reserved_pages for cache in caches)
-        reserved += tiers.num_reserved if tiers is not None else 0
         if reserved != self._pages.num_reserved:
             raise IntegrityError(
                 f"sequences count on {reserved} reserved pages, the pool on "
                 f"{self._pages.num_reserved}"
             )
-        locks, held = self._pins.locks()
-        locks.update(node for cache in caches for node in _locked_by(cache))
-        held.update(cache.hit for cache in caches if cache.hit is not None and cache.holds_hit)
-        exports = [
-            slot
-            for cache in caches
-            if cache.publication is not None
-            for slot, _ in cache.publication.exports.values()
-        ]
-        if tiers is not None:
-            copied_nodes, copied_bundles = tiers.locks()
-            locks.update(copied_nodes)
-            held.update(copied_bundles)
-            exports += tiers.slots()
-        self._prefix.check_integrity(locks, held, exports)
+        self._prefix.check_integrity(locks, held, slots)
+
+    def _publish_rest(self, cache: SequenceCache) -> None:
+        """Publish what a sequence computed of its last page; it publishes no more."""
+        publication = cache.publication
+        num_before = len(publication.added) if publication is not None else 0
+        self._publisher.close(cache)
+        if publication is not None:
+            self._write(publication.added[num_before:])
 
     def _note_return(self) -> None:
         self._num_returns += 1
@@ -422,38 +494,3 @@ class CacheManager:
             bundles += [*cache.publication.added, *([deepest] if deepest is not None else [])]
             own_from = first.start if first is not None else own_from
         tiers.discard(bundles, from_position=own_from)
-
-    def _finish_restore(self, cache: SequenceCache) -> None:
-        cache.restore = None
-        if cache.hit is not None and cache.holds_hit:
-            self._prefix.unlock_bundle(cache.hit)
-            cache.holds_hit = False
-        if cache.source is not None:
-            self._prefix.unlock(cache.source)
-            cache.source = None
-            self._num_returns += 1
-
-    def _let_go(self, cache: SequenceCache) -> None:
-        """Unlock all a sequence holds."""
-        self._finish_restore(cache)
-        if cache.shared is not None:
-            self._prefix.unlock(cache.shared)
-            cache.shared = None
-        if cache.publication is not None:
-            self._prefix.unlock(cache.publication.node)
-            cache.publication = None
-
-
-def _page_of(node: Node) -> int:
-    if node.page_id is None:
-        raise IntegrityError(f"a node at {node.start} that is hit has no page")
-    return node.page_id
-
-
-def _locked_by(cache: SequenceCache) -> Iterable[Node]:
-    if cache.shared is not None:
-        yield cache.shared
-    if cache.source is not None:
-        yield cache.source
-    if cache.publication is not None:
-        yield cache.publication.node

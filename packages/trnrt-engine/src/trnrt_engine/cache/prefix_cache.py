@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trnrt_engine.cache.bundles import Bundle, Kind
+from trnrt_engine.cache.bundles import TURN_PARTS, Bundle, Kind
 from trnrt_engine.cache.coverage import EvictionOrder
 from trnrt_engine.cache.pages import PagePool
 from trnrt_engine.cache.prefix_key import PrefixKey, root_hash
@@ -40,6 +40,11 @@ class Lookup:
     match: Match
     bundle: Bundle | None
     reason: Reason
+
+    @property
+    def position(self) -> int:
+        """Tokens that need not be computed."""
+        return self.bundle.position if self.bundle is not None else 0
 
 
 class PrefixCache:
@@ -202,6 +207,25 @@ class PrefixCache:
         self._orphans.pop(node, None)
         self._gone.pop(prefix_hash, None)
         return bundle
+
+    def add_turn_end(self, node: Node, position: int, prefix_hash: bytes, slot: int) -> Bundle:
+        """Take over a slot that is to hold where a turn ended; only its session finds it."""
+        bundle = Bundle(
+            position, prefix_hash, self._cache_id, slot, node, Kind.TURN_END, parts=TURN_PARTS
+        )
+        bundle.last_use = next(self._ticks)
+        self.tree.home(bundle)
+        self._order.add(bundle)
+        self._orphans.pop(node, None)
+        return bundle
+
+    def check(self, bundle: Bundle, position: int, prefix_hash: bytes) -> bool:
+        """Say whether a bundle is whole and what its place promises; one that is not is dropped."""
+        if bundle.fits(position, prefix_hash, self._cache_id):
+            return True
+        logger.warning("bundle refused: not what its place promises tokens=%d", position)
+        self.drop(bundle)
+        return False
 
     def limit_life(self, bundle: Bundle, ttl_s: float, *, is_new: bool) -> None:
         """Give a bundle its time to live; one that was given several keeps the longest."""

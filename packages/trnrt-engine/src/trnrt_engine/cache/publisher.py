@@ -46,7 +46,7 @@ class Publisher:
     def plan_exports(self, cache: SequenceCache, start: int, end: int) -> tuple[Export, ...]:
         """Choose the bundles of a chunk, the most valuable first, and take slots for them."""
         publication = cache.publication
-        if publication is None or not _can_publish(publication):
+        if publication is None or not _can_publish(publication) or start % GRID:
             return ()
         wanted = {at: kinds for at, kinds in publication.wanted.items() if start < at <= end}
         if end % GRID == 0:

@@ -189,11 +189,16 @@ class RadixTree:
         parent.bundles[bundle.prefix_hash] = bundle
         _home(bundle, node)
 
+    def home(self, bundle: Bundle) -> None:
+        """Let a bundle need its page, without being findable by a prompt."""
+        _home(bundle, bundle.node)
+
     def remove_bundle(self, bundle: Bundle) -> None:
         """Forget a bundle."""
         node, parent = bundle.node, bundle.node.parent
-        if parent is not None and parent.bundles is not None:
-            parent.bundles.pop(bundle.prefix_hash, None)
+        found = parent.bundles if parent is not None else None
+        if found is not None and found.get(bundle.prefix_hash) is bundle:
+            del found[bundle.prefix_hash]
         _unhome(bundle, node)
 
     def remove(self, node: Node) -> None:

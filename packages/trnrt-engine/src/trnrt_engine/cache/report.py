@@ -14,7 +14,8 @@ DISK = "disk"
 class Reason(StrEnum):
     """Why a prompt hit as it did.
 
-    HIT: a bundle was used. COLD: nothing of it is known. NO_BUNDLE: its pages are, but no state
+    HIT: a bundle was used. TURN_END: the one where the session's last turn ended, in decode form.
+    COLD: nothing of it is known. NO_BUNDLE: its pages are, but no state
     behind them. EVICTED: there was a bundle and it was given up for room. EXPIRED: its time to
     live was over. NO_ROOM: there was a bundle and no room for the copy of its page, or to load it.
     MISMATCH: one was found and refused, for it was not what its place promised. LOAD_LATE,
@@ -28,6 +29,7 @@ class Reason(StrEnum):
     """
 
     HIT = "hit"
+    TURN_END = "turn_end"
     COLD = "cold"
     NO_BUNDLE = "no_bundle"
     EVICTED = "evicted"
@@ -110,3 +112,20 @@ class TierCounters:
     def reset(self) -> None:
         """Count from zero again."""
         self.__init__()  # type: ignore[misc]
+
+
+@dataclass(slots=True)
+class SwapCounters:
+    """What preemption counts; none ever decreases.
+
+    Fields:
+        preemptions: by way, "swap" or "recompute". resumes: by how the sequence went on.
+        bytes_copied: "out" to host memory and "in" again.
+        loads: bundles asked back. failed: bundles that were lost on the way or there.
+    """
+
+    preemptions: Counter[str] = field(default_factory=Counter)
+    resumes: Counter[str] = field(default_factory=Counter)
+    bytes_copied: Counter[str] = field(default_factory=Counter)
+    loads: int = 0
+    failed: int = 0

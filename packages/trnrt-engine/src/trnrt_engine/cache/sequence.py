@@ -14,6 +14,7 @@ from trnrt_engine.cache.report import NOTHING, MatchReport, Reason
 from trnrt_engine.plan import Restore
 
 if TYPE_CHECKING:
+    from trnrt_engine.cache.live import LiveBundle
     from trnrt_engine.cache.loadback import Load
 
 
@@ -22,7 +23,7 @@ class Admission:
     """What a sequence asks for; asked again, with what is known of it, until there is room.
 
     Fields:
-        max_tokens: positions it can ever compute.
+        max_tokens: positions it is promised room for: its prompt and a little more.
         marks: prompt positions worth a bundle, ascending; of several the first ends the system
             text.
         key: of the prompt; made at the first attempt.
@@ -30,6 +31,7 @@ class Admission:
         load: what it waits for, or what it was waiting for and holds until it is admitted.
         num_loads: how many have begun. load_reason: why the last one came to nothing.
         is_probed: the tiers below need not be asked again.
+        live: of a preempted sequence, what it goes on from; None: it computes again.
     """
 
     max_tokens: int
@@ -43,6 +45,7 @@ class Admission:
     num_loads: int = 0
     load_reason: Reason | None = None
     is_probed: bool = False
+    live: LiveBundle | None = None
 
 
 @dataclass(slots=True)
@@ -84,7 +87,8 @@ class SequenceCache:
         page_ids: its block table; page i holds positions [i * page_size, (i + 1) * page_size).
         own_pages: those that are nobody else's; the others belong to the tree.
         num_reserved_pages: pages still promised to it.
-        num_cached_tokens: prompt positions it need not compute.
+        num_cached_tokens: positions it need not compute; beyond the prompt only if it `is_resumed`.
+        is_resumed: it goes on from a live bundle.
         restore: what its first step copies before it computes; None once that has happened.
         report: what the prefix cache knew of its prompt.
         shared: deepest page it reads from the tree; locked, unless its publication holds it.
@@ -98,6 +102,7 @@ class SequenceCache:
     num_reserved_pages: int = 0
     control: CacheControl = field(default_factory=CacheControl)
     num_cached_tokens: int = 0
+    is_resumed: bool = False
     restore: Restore | None = None
     report: MatchReport = NOTHING
     shared: Node | None = None

@@ -2,7 +2,8 @@
 
 What is worth it: every bundle that is more than a chunk's end (the tail of a prompt, marks,
 junctions, the end of the system text), when it is published and again when it is hit and a tier
-has lost it. Not those with a time to live: lower tiers know none.
+has lost it. Not those with a time to live: lower tiers know none; nor where a turn ended: only its
+session may use it.
 
 In order, first to host, then to disk; of each bundle the pages a tier lacks, and the states when
 all of them are there. At most three quarters of the bundle slots wait so; beyond that the least
@@ -98,7 +99,8 @@ class WriteThrough:
 
     def add(self, bundle: Bundle) -> None:
         """Copy a bundle if it is worth it and not under way; its path must be locked now."""
-        is_worth_it = bundle.is_live and bundle.ttl_s is None and bundle.kinds != Kind.CHUNK_END
+        is_meant = bundle.kinds != Kind.CHUNK_END and not bundle.kinds & Kind.TURN_END
+        is_worth_it = bundle.is_live and bundle.ttl_s is None and is_meant
         if not is_worth_it or any(write.bundle is bundle for write in self._writes):
             return
         # A lock must not take what was promised to a sequence.
