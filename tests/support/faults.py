@@ -18,8 +18,8 @@ from trnrt_engine.cache.bundles import Kind
 from trnrt_engine.cache.copies import CopyQueue
 from trnrt_engine.cache.disk_store import DiskStore
 from trnrt_engine.cache.entries import EntryKind
-from trnrt_engine.cache.host_store import HostStore
 from trnrt_engine.cache.holding import Holding
+from trnrt_engine.cache.host_store import HostStore
 from trnrt_engine.cache.manager import CacheManager
 from trnrt_engine.cache.prefix_cache import PrefixCache
 from trnrt_engine.cache.radix import RadixTree

@@ -160,21 +160,8 @@ def make_core(
     )
     metrics = EngineMetrics()
     return EngineCore(
-        scheduler=Scheduler(
-            cache=cache,
-            metrics=metrics,
-            max_num_seqs=shape.max_num_seqs,
-            prefill_ahead=shape.prefill_ahead,
-            stall_budget=StallBudget(
-                StepTimes(
-                    prefill_buckets=shape.prefill_buckets,
-                    decode_buckets=shape.decode_buckets,
-                    context_buckets=shape.context_buckets,
-                ),
-                budget_s=max_decode_stall_ms / 1e3,
-                metrics=metrics,
-            ),
-            clock=clock,
+        scheduler=_make_scheduler(
+            shape, cache, metrics, max_decode_stall_ms=max_decode_stall_ms, clock=clock
         ),
         runner=runner,
         cache=cache,
@@ -196,6 +183,32 @@ def make_core(
             version=__version__,
             default_sampling=generation.sampling,
         ),
+    )
+
+
+def _make_scheduler(
+    shape: ServingShape,
+    cache: CacheManager,
+    metrics: EngineMetrics,
+    *,
+    max_decode_stall_ms: int,
+    clock: Callable[[], float],
+) -> Scheduler:
+    return Scheduler(
+        cache=cache,
+        metrics=metrics,
+        max_num_seqs=shape.max_num_seqs,
+        prefill_ahead=shape.prefill_ahead,
+        stall_budget=StallBudget(
+            StepTimes(
+                prefill_buckets=shape.prefill_buckets,
+                decode_buckets=shape.decode_buckets,
+                context_buckets=shape.context_buckets,
+            ),
+            budget_s=max_decode_stall_ms / 1e3,
+            metrics=metrics,
+        ),
+        clock=clock,
     )
 
 

@@ -83,10 +83,10 @@ class Outbox:
             return
         logger.info(
             "request ended request=%s reason=%s prompt_tokens=%d output_tokens=%d "
-            "cache=%s cached_tokens=%d kv_depth=%d replayed=%d tier=%s",
+            "cache=%s cached_tokens=%d kv_depth=%d replayed=%d tier=%s preemptions=%d",
             *(request.request_id, reason, request.num_prompt_tokens, len(outputs)),
             *(match.reason, match.state_depth, match.kv_depth, match.replayed),
-            match.tier or "none",
+            *(match.tier or "none", request.num_preemptions),
         )
         match reason:
             case FinishReason.STOP | FinishReason.LENGTH:

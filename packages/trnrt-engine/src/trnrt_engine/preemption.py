@@ -2,8 +2,9 @@
 
 Sequences take pages as they grow. Who finds none waits while the request with the least claim is
 preempted: it gives its room back, its live bundle goes to host memory, and it waits before all
-others of its priority. Each page that is taken sends away one request at most, and one that comes
-back has room to go on: turns are taken, but not without progress.
+others of its priority. Pages that come free go to those that found none before anybody is admitted
+for them. So each page that is taken sends away one request at most, and who comes back has room to
+go on: turns are taken, but not without progress.
 """
 
 from __future__ import annotations
@@ -48,6 +49,17 @@ class Preemption:
         self._cache = cache
         self._admitted = admitted
         self._waiting = waiting
+        self._short: list[Request] = []
+
+    def serve_short(self) -> bool:
+        """Promise pages to those that found none; True when nobody lacks one any more."""
+        self._short = [
+            request
+            for request in self._short
+            if request.can_decode
+            and not self._cache.promise(request.room, request.num_computed_tokens + 1)
+        ]
+        return not self._short
 
     def with_pages(self, decoding: Sequence[Request]) -> list[Request]:
         """Return those that have a page for their next position, in the given order."""
@@ -58,6 +70,7 @@ class Preemption:
                     ready.add(request)
                 elif not self._find_room():
                     break
+        self._short = [r for r in by_claim(decoding) if r.can_decode and r not in ready]
         return [request for request in decoding if request in ready]
 
     def preempt(self, request: Request) -> bool:

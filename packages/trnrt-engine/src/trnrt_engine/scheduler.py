@@ -48,7 +48,7 @@ from trnrt_engine.waiting import PrefillTurns, WaitingQueue
 from trnrt_kernels.serving import GRID
 
 MAX_STEPS_IN_FLIGHT = 2
-STANDSTILL_S = 60.0  # without a step, though there is work and copies seem to be under way
+STANDSTILL_S = 120.0  # without a step, though there is work and copies seem to be under way
 
 
 class Scheduler:
@@ -89,7 +89,7 @@ class Scheduler:
         self._outbox = Outbox(metrics)
         self._preemption = Preemption(cache, self._admitted, self.waiting)
         self._turn_ends = TurnSaver(cache)
-        self._last_plan_s = clock()
+        self._stuck_since_s: float | None = None
 
     @property
     def has_work(self) -> bool:
@@ -107,8 +107,6 @@ class Scheduler:
         One whose prior output already ends it is finished at once.
         """
         prior = request.spec.prior_output_ids
-        if not self.has_work:
-            self._last_plan_s = self._clock()
         self._by_id[request.request_id] = request
         self._shares.enter(request.tenant)
         if prior and (reason := request.finish_reason_of(prior[-1])) is not None:
@@ -139,7 +137,9 @@ class Scheduler:
         self._cache.poll()
         self._expire(now_s)
         self._preemption.preempt_landed()
-        self._admit(now_s)
+        self._take_loaded(now_s)
+        if self._preemption.serve_short():
+            self._admit(now_s)
         prefilling, decoding = self._admitted.prefilling(), self._admitted.decoding()
         chunk_of, num_tokens = self._choose_chunk(prefilling, decoding, now_s)
         if not num_tokens and decoding:
@@ -160,7 +160,7 @@ class Scheduler:
             request.num_steps_in_flight += 1
         if requests:
             self._stall_budget.plan_step(plan, is_prefilling=bool(prefilling), now_s=now_s)
-        self._last_plan_s = now_s
+        self._stuck_since_s = None
         self._in_flight.append((plan, requests))
         return plan
 
@@ -239,17 +239,20 @@ class Scheduler:
                 deadline_s = request.spec.deadline_s
                 self._fail(request, DeadlineExceeded(f"not started within {deadline_s:g} s"))
 
-    def _admit(self, now_s: float) -> None:
-        waiting = self.waiting
-        for request in waiting.aside:
+    def _take_loaded(self, now_s: float) -> None:
+        """Go on with those whose load has ended: they have their room, or ask for it again."""
+        for request in self.waiting.aside:
             if self._cache.is_loading(request.admission):
                 continue
             room = self._cache.take_loaded(request.admission)
             if room is not None:
-                waiting.remove(request)
+                self.waiting.remove(request)
                 self._start(request, room, now_s)
             else:
-                waiting.put_back(request)
+                self.waiting.put_back(request)
+
+    def _admit(self, now_s: float) -> None:
+        waiting = self.waiting
         while self._admitted.num_free_places(num_coming=self._cache.num_resuming) > 0:
             next_one = waiting.next()
             if next_one is None:
@@ -282,9 +285,12 @@ class Scheduler:
             IntegrityError: there are some.
         """
         if not self._by_id or self._in_flight:
+            self._stuck_since_s = None
             return
+        if self._stuck_since_s is None:
+            self._stuck_since_s = now_s
         is_copying = self._cache.is_copying
-        if not is_copying or now_s - self._last_plan_s > STANDSTILL_S:
+        if not is_copying or now_s - self._stuck_since_s > STANDSTILL_S:
             raise IntegrityError(
                 f"{len(self._by_id)} requests and none can make progress: "
                 f"{len(self.running)} running, {len(self.waiting)} waiting, "

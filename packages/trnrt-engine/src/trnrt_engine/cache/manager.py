@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from trnrt_engine.cache.bundles import Bundle
 from trnrt_engine.cache.hits import Hits
 from trnrt_engine.cache.holding import Holding, locks_of
-from trnrt_engine.cache.live import LiveBundle, LiveStatus
 from trnrt_engine.cache.pages import PagePool
 from trnrt_engine.cache.pins import SessionPins
+from trnrt_engine.cache.preempted import Preempted
 from trnrt_engine.cache.prefix_cache import Lookup, PrefixCache
 from trnrt_engine.cache.prefix_key import PrefixKey
 from trnrt_engine.cache.publisher import Publisher
@@ -83,7 +83,6 @@ class CacheManager:
         self._holding = Holding(self._prefix)
         self._pins = SessionPins(self._prefix, num_pages=num_pages)
         self._publisher = Publisher(self._prefix, self._pins)
-        self._num_sequences = 0
         self._num_returns = 0
         self.tiers: Tiers | None = None
         if lower is not None and lower.tiers and is_caching:
@@ -104,16 +103,14 @@ class CacheManager:
             page_size=page_size,
             is_caching=is_caching,
         )
-        self.swap_counters = SwapCounters()
-        self.swap: Swap | None = None
-        if swap is not None and swap.budget_bytes:
-            self.swap = Swap(
-                swap,
-                cache_id=cache_id,
-                counters=self.swap_counters,
-                clock=clock,
-                release=self.release,
-            )
+        self._away = Preempted(
+            swap,
+            self._room,
+            self._holding,
+            cache_id=cache_id,
+            clock=clock,
+            release=self.release,
+        )
 
     @property
     def num_free_pages(self) -> int:
@@ -161,20 +158,29 @@ class CacheManager:
         return self.tiers.counters if self.tiers is not None else TierCounters()
 
     @property
+    def swap(self) -> Swap | None:
+        """Where preempted sequences go; None = they compute again."""
+        return self._away.swap
+
+    @property
+    def swap_counters(self) -> SwapCounters:
+        """What preemption counted."""
+        return self._away.counters
+
+    @property
     def is_copying(self) -> bool:
         """Copies to or from the tiers below or host memory are under way."""
-        is_swapping = self.swap is not None and self.swap.is_copying
-        return is_swapping or (self.tiers is not None and self.tiers.is_copying)
+        return self._away.is_copying or (self.tiers is not None and self.tiers.is_copying)
 
     @property
     def is_room_coming(self) -> bool:
         """A preempted sequence gives its pages back as soon as they are copied."""
-        return self.swap is not None and self.swap.is_saving
+        return self._away.is_room_coming
 
     @property
     def num_resuming(self) -> int:
         """Preempted sequences that have their room again and are not yet admitted."""
-        return self.swap.num_loading if self.swap is not None else 0
+        return self._away.num_resuming
 
     def pages_for(self, num_tokens: int) -> int:
         """Count the pages that hold `num_tokens` tokens."""
@@ -187,8 +193,8 @@ class CacheManager:
             What it owns: a slot, and the pages of its hit; None when there is no room now, or
             when it waits for a load.
         """
-        if ask.live is not None and ask.live.status is not LiveStatus.LOST:
-            return self._resume(ask, ask.live)
+        if self._away.is_away(ask):
+            return self._resume(ask)
         if ask.refused_at == self._num_returns or not self._states.num_free:
             return None
         if self.tiers is not None and self.tiers.is_loading(ask):
@@ -197,7 +203,7 @@ class CacheManager:
         if self._hits.begin_load(ask):
             return None
         cache = self._try_admit(ask)
-        if cache is None and not self._num_sequences:
+        if cache is None and not self._room.num_sequences:
             cache = self._admit_alone(ask)
         if cache is None:
             ask.refused_at = self._num_returns
@@ -228,25 +234,14 @@ class CacheManager:
             Whether its live bundle is saved; if not, it computes again.
         """
         self._publish_rest(cache)
-        nodes = self._holding.shared_pages(cache)
-        decode_from = min(position, len(ask.token_ids))
-        if self.swap is not None and position and cache.restore is None:
-            ask.live = self.swap.save(
-                cache, key, position=position, decode_from=decode_from, nodes=nodes
-            )
-        if ask.live is None:
-            self.release(cache)
-        self.swap_counters.preemptions["recompute" if ask.live is None else "swap"] += 1
-        return ask.live is not None
+        if self._away.save(cache, ask, key, position=position):
+            return True
+        self.release(cache)
+        return False
 
     def take_loaded(self, ask: Admission) -> SequenceCache | None:
         """Return the room of a preempted sequence when all of its bytes are back."""
-        if ask.live is None or self.swap is None:
-            return None
-        cache = self.swap.take_loaded(ask.live)
-        if cache is not None:
-            ask.live = None
-        return cache
+        return self._away.take_loaded(ask)
 
     def count_resume(self, cache: SequenceCache) -> None:
         """Count a preempted sequence that goes on."""
@@ -254,17 +249,13 @@ class CacheManager:
 
     def is_loading(self, ask: Admission) -> bool:
         """A sequence waits for a load; others may be admitted before it."""
-        if ask.live is not None:
-            return ask.live.status is LiveStatus.LOADING
-        return self.tiers is not None and self.tiers.is_loading(ask)
+        return self._away.is_loading(ask) or (self.tiers is not None and self.tiers.is_loading(ask))
 
     def withdraw(self, ask: Admission) -> None:
         """Let a sequence that is not admitted wait for no load, and forget its live bundle."""
         if self.tiers is not None:
             self.tiers.leave(ask)
-        if self.swap is not None and ask.live is not None:
-            self.swap.drop(ask.live)
-        ask.live = None
+        self._away.forget(ask)
 
     def poll(self) -> None:
         """Take in the copies that have ended and start the next."""
@@ -309,29 +300,16 @@ class CacheManager:
             cache = self._try_admit(ask, is_cold=True)
         return cache
 
-    def _resume(self, ask: Admission, live: LiveBundle) -> SequenceCache | None:
+    def _resume(self, ask: Admission) -> SequenceCache | None:
         """Bring a preempted sequence back: give it room, then its bytes, then to the scheduler."""
-        if self.swap is None:
-            raise IntegrityError("a live bundle was saved and there is no swap space")
-        if live.status is not LiveStatus.SAVED:
-            return self.take_loaded(ask)
-        kept = live.kept_nodes()
-        if len(kept) < live.first_saved:
-            self.swap.lose(live, "its first pages were evicted")
-            ask.refused_at = -1
-            return None
+        if not self._away.is_saved(ask):
+            return self._away.take_loaded(ask)
         if ask.refused_at == self._num_returns:
             return None
-        cache = SequenceCache(state_slot=-1, control=ask.control)
-        self._holding.hold_again(cache, live, kept)
-        while not self._room.take(cache, ask.max_tokens):
-            if self._num_sequences or not self.make_room():
-                self._holding.let_go(cache)
+        while not self._away.begin_return(ask):
+            if self._room.num_sequences or not self.make_room():
                 ask.refused_at = self._num_returns
                 return None
-        self._num_sequences += 1
-        self.grow(cache, live.position)
-        self.swap.load(live, cache, first=len(kept))
         return None
 
     def _try_admit(self, ask: Admission, *, is_cold: bool = False) -> SequenceCache | None:
@@ -346,8 +324,11 @@ class CacheManager:
             return None
         self._hits.start(cache, found)
         self.withdraw(ask)
-        self._num_sequences += 1
         return cache
+
+    def promise(self, cache: SequenceCache, num_tokens: int) -> bool:
+        """Keep pages for a sequence, so that it can grow to `num_tokens` tokens; False if none."""
+        return self._room.promise(cache, num_tokens)
 
     def grow(self, cache: SequenceCache, num_tokens: int) -> bool:
         """Extend the block table so that it holds `num_tokens` tokens, evicting if need be.
@@ -389,7 +370,6 @@ class CacheManager:
         self._publish_rest(cache)
         self._holding.let_go(cache)
         self._room.give_back(cache)
-        self._num_sequences -= 1
         self._num_returns += 1
 
     def keep_turn(self, cache: SequenceCache, key: PrefixKey) -> KeptTurn | None:

@@ -25,6 +25,11 @@ class Room:
         self._page_size = page_size
 
     @property
+    def num_sequences(self) -> int:
+        """Sequences that have a slot."""
+        return self._states.num_slots - self._states.num_free
+
+    @property
     def num_available(self) -> int:
         """Pages that are free, or could be evicted, and promised to nobody."""
         return self._pages.num_available(self._prefix.num_evictable)
@@ -51,15 +56,9 @@ class Room:
         cache.num_reserved_pages = missing
         return True
 
-    def grow(self, cache: SequenceCache, num_tokens: int) -> bool:
-        """Extend a block table so that it holds `num_tokens` tokens, evicting if need be.
-
-        Returns:
-            False when more than was promised is needed and it is not there; nothing was taken.
-        """
+    def promise(self, cache: SequenceCache, num_tokens: int) -> bool:
+        """Keep pages for a sequence, so that it can grow to `num_tokens` tokens; False if none."""
         missing = self.pages_for(num_tokens) - len(cache.page_ids)
-        if missing <= 0:
-            return True
         more = missing - cache.num_reserved_pages
         if more > 0:
             num_evictable = self._prefix.num_evictable
@@ -67,7 +66,17 @@ class Room:
                 return False
             self._pages.reserve(more, num_evictable=num_evictable)
             cache.num_reserved_pages = missing
-        for _ in range(missing):
+        return True
+
+    def grow(self, cache: SequenceCache, num_tokens: int) -> bool:
+        """Extend a block table so that it holds `num_tokens` tokens, evicting if need be.
+
+        Returns:
+            False when more than was promised is needed and it is not there; nothing was taken.
+        """
+        if not self.promise(cache, num_tokens):
+            return False
+        for _ in range(self.pages_for(num_tokens) - len(cache.page_ids)):
             if not self._pages.num_free:
                 self._prefix.evict_page()
             page_id = self._pages.allocate_reserved()
