@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.paged_counter import expected_outputs
-from support.traffic import MAX_WAITING, SLACK_S, STALL_S, Traffic
+from support.traffic import MAX_WAITING, STALL_S, Traffic
 from support.virtual_engine import VirtualEngine
 from trnrt_engine.api import FinishReason
 
@@ -154,8 +154,7 @@ def check_traffic(*, num_steps: int, seed: int, depth: int) -> None:
     assert min(tally.hit_tokens, tally.parked, tally.gaps) > num_steps / 10
     assert engine.metrics.requests_failed == tally.ends[FinishReason.ERROR]
     assert tally.longest_life_s < MAX_LIFE_S
-    assert tally.longest_gap_s <= STALL_S + SLACK_S
-    assert tally.late_gaps <= tally.gaps / 1000
+    assert tally.longest_gap_s <= STALL_S + 1e-9
     assert engine.metrics.stall_overruns == 0
 
 

@@ -27,8 +27,6 @@ WINDOW = 4096
 PREFILL_BUCKETS = (64, 128, 256, 512, 1024)
 DECODE_BUCKETS = tuple(range(1, MAX_NUM_SEQS + 1))
 CONTEXT_BUCKETS = (512, 2048, WINDOW)
-# One more row, or the longest context, in the decode behind a chunk that ended a prompt.
-SLACK_S = 0.002
 
 _SHAPES = StepTimes(
     prefill_buckets=PREFILL_BUCKETS,
@@ -64,7 +62,6 @@ class Tally:
     ends: Counter[FinishReason] = field(default_factory=Counter)
     hit_tokens: int = 0
     gaps: int = 0
-    late_gaps: int = 0
     longest_gap_s: float = 0.0
     longest_life_s: float = 0.0
     longest_queue: int = 0
@@ -106,7 +103,6 @@ class TrafficEngine(VirtualEngine):
             if stream.num_outputs > 1:  # between the first two it may have waited for a seat
                 gap_s = self.now_s - stream.token_s
                 tally.gaps += 1
-                tally.late_gaps += gap_s > STALL_S + 1e-9
                 tally.longest_gap_s = max(tally.longest_gap_s, gap_s)
             stream.num_outputs += 1
             stream.token_s = self.now_s

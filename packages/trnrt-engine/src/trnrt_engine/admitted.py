@@ -43,6 +43,11 @@ class Admitted:
         is_back = request.status is RequestStatus.PREEMPTED
         return not is_back or len(self.running) + num_coming < self._num_seats
 
+    @property
+    def has_free_seat(self) -> bool:
+        """Whether one more could decode."""
+        return len(self._seats) < self._num_seats
+
     def enter(self, request: Request) -> None:
         """Give a place to a request that was started."""
         self.running.append(request)

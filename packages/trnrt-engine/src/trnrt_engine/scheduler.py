@@ -303,15 +303,20 @@ class Scheduler:
         """Return whose chunk is next and its tokens; none of them when a decode comes first."""
         if not prefilling:
             return None, 0
-        decode = None
-        if decoding:
-            context = max(request.num_computed_tokens for request in decoding) + 1
-            decode = self._stall_budget.times.decode_shape(len(decoding), context)
         request = self._turns.next(prefilling)
         start, remaining = request.num_computed_tokens, request.num_prefill_tokens
+        decode = ending = None
+        if decoding:
+            shape_of = self._stall_budget.times.decode_shape
+            context = max(request.num_computed_tokens for request in decoding) + 1
+            decode = shape_of(len(decoding), context)
+            if self._admitted.has_free_seat:  # who is computed to its end decodes, too
+                ending = shape_of(len(decoding) + 1, max(context, start + remaining + 1))
         if start % GRID:  # where a turn ended: first back to the grid
             remaining = min(remaining, GRID - start % GRID)
-        num_tokens = self._stall_budget.plan_chunk(start, remaining, decode, now_s=now_s)
+        num_tokens = self._stall_budget.plan_chunk(
+            start, remaining, decode, ending=ending, now_s=now_s
+        )
         return request, num_tokens
 
     def _plan_prefill(self, request: Request, num_tokens: int) -> SchedulerOutput:

@@ -68,13 +68,20 @@ class StallBudget:
         self._has_warned = False
 
     def plan_chunk(
-        self, start: int, remaining: int, decode: StepShape | None, *, now_s: float
+        self,
+        start: int,
+        remaining: int,
+        decode: StepShape | None,
+        *,
+        ending: StepShape | None = None,
+        now_s: float,
     ) -> int:
         """Return how many tokens of a prompt are computed next; 0 when a decode comes first.
 
         Args:
             start: tokens before the chunk. remaining: those of the prompt behind `start`.
             decode: the decode that waits; None when nobody decodes.
+            ending: the decode behind a chunk that computes all `remaining`; None if the same.
         """
         buckets = self.times.prefill_buckets
         if decode is None:
@@ -83,9 +90,11 @@ class StallBudget:
         if self._num_chunks >= MAX_CHUNKS_BETWEEN_DECODES:
             return 0
         decode_s = self.times.expect(decode)
-        room_s = -math.inf
+        room_s = ending_room_s = -math.inf
         if decode_s is not None:
             room_s = self._budget_s - self._waited_s(now_s) - decode_s
+            ending_s = self.times.expect(ending or decode)
+            ending_room_s = room_s - max((ending_s or decode_s) - decode_s, 0.0)
         chunk_s: float | None = None
         for bucket in reversed(buckets):
             num_tokens = min(bucket, remaining)
@@ -93,7 +102,9 @@ class StallBudget:
             if bucket > chunk.rows:
                 continue
             chunk_s = self.times.expect(chunk)
-            if chunk_s is not None and chunk_s <= room_s:
+            if chunk_s is None:
+                continue
+            if chunk_s <= (room_s if num_tokens < remaining else ending_room_s):
                 return num_tokens
         if self._num_chunks:
             return 0
