@@ -75,7 +75,7 @@ class Report:
 
     Attributes:
         cold: lines of the first answer's prefill, the prompt's length growing.
-        points: (tokens, of `LENGTHS`) where the time is fitted.
+        points: lengths where the time is fitted: `LENGTHS`, as far as the run has come.
     """
 
     def __init__(self, entries: list[Entry]) -> None:
@@ -89,13 +89,15 @@ class Report:
             for entry in takewhile(lambda entry: entry["kind"] != "decode", behind)
             if entry["kind"] == "prefill"
         ]
-        self.points = [(self._nearest(length)["tokens"], length) for length in LENGTHS]
+        self.is_complete = any(entry["kind"] == "end" for entry in behind)
+        reached = 1.01 * self.cold[-1]["tokens"]
+        self.points = [self._nearest(length) for length in LENGTHS if length <= reached]
 
     @cached_property
     def fits(self) -> dict[str, Fit]:
         """A fit of the whole time and of each part."""
         return {
-            part: Fit.of((t, self.seconds(t, part)) for t, _ in self.points)
+            part: Fit.of((t, self.seconds(t, part)) for t in self.points)
             for part in ("total", *PARTS)
         }
 
@@ -115,8 +117,8 @@ class Report:
         """What was noted before the measurement."""
         return next((str(e[name]) for e in self.by_kind["predicted"] if name in e), "-")
 
-    def _nearest(self, length: int) -> Entry:
-        return min(self.cold, key=lambda e: abs(e["tokens"] - length))
+    def _nearest(self, length: int) -> int:
+        return int(min(self.cold, key=lambda e: abs(e["tokens"] - length))["tokens"])
 
 
 def arithmetic_of(start: Entry) -> int:
@@ -130,8 +132,12 @@ def arithmetic_of(start: Entry) -> int:
     )
 
 
-def goals(report: Report, memory: Memory) -> list[Goal]:
-    """The requirements, with what was predicted and measured."""
+def goals(report: Report, memory: Memory, life: Report) -> list[Goal]:
+    """The requirements, with what was predicted and measured.
+
+    Args:
+        life: the run whose turns and tiers count.
+    """
     found = []
     for entry in report.by_kind["search"]:
         short, long = (entry["ns_per_pool"][n] for n in ("8192", "262144"))
@@ -167,15 +173,13 @@ def goals(report: Report, memory: Memory) -> list[Goal]:
                 long <= 1.5 * short,
             )
         )
-    return [*found, *_life_goals(report, memory)]
+    return [*found, *_prefill_goals(report, memory), *_life_goals(life)]
 
 
-def _life_goals(report: Report, memory: Memory) -> list[Goal]:
-    longest = report.points[-1][0]
+def _prefill_goals(report: Report, memory: Memory) -> list[Goal]:
+    longest = report.points[-1]
     square = report.fits["total"].quadratic * longest**2
     explained = sum(report.fits[part].quadratic * longest**2 for part in ("dots", "search"))
-    answers = {entry["name"]: entry for entry in report.by_kind["answer"]}
-    turn = answers["next_turn"]
     return [
         Goal(
             "bytes of the caches / the arithmetic",
@@ -198,22 +202,28 @@ def _life_goals(report: Report, memory: Memory) -> list[Goal]:
             f"{explained / square:.2f} ({explained:,.0f} of {square:,.0f} s)",
             explained >= 0.95 * square,
         ),
+    ]
+
+
+def _life_goals(life: Report) -> list[Goal]:
+    answers = {entry["name"]: entry for entry in life.by_kind["answer"]}
+    turn, is_equal = answers["next_turn"], life.by_kind["equal"][-1]["logprobs_of_all_tiers"]
+    prompt = f"a prompt of {life.start['tokens']:,}"
+    return [
         Goal(
-            "second turn: tokens computed of the prompt",
+            f"second turn of {prompt}: tokens computed",
             "new + at most 63",
             "112",
             f"{turn['computed']} of {turn['computed'] + turn['cached']:,}",
             turn["computed"] <= 16 + 96 + 63,
         ),
         Goal(
-            "the same turn from host and from disk: tier, logprobs",
+            f"that turn of {prompt}, from host and from disk: tier, logprobs",
             "equal bits",
             "equal",
             f"{answers['host']['tier']}, {answers['disk']['tier']}; "
-            + ("equal" if report.by_kind["equal"][-1]["logprobs_of_all_tiers"] else "DIFFERENT"),
-            answers["host"]["tier"] == "host"
-            and answers["disk"]["tier"] == "disk"
-            and report.by_kind["equal"][-1]["logprobs_of_all_tiers"],
+            + ("equal" if is_equal else "different"),
+            answers["host"]["tier"] == "host" and answers["disk"]["tier"] == "disk" and is_equal,
         ),
     ]
 
@@ -246,7 +256,7 @@ def time_table(report: Report) -> list[str]:
         "| tokens | CPU s | fit | " + " | ".join(PART_NAMES[p] for p in PARTS) + " |",
         "| ---: | ---: | ---: |" + " ---: |" * len(PARTS),
     ]
-    for tokens, _ in report.points:
+    for tokens in report.points:
         spent = report.seconds(tokens, "total")
         shares = [
             f"{report.seconds(tokens, p):,.1f} ({report.seconds(tokens, p) / spent:.0%})"
@@ -259,7 +269,7 @@ def time_table(report: Report) -> list[str]:
             + " |"
         )
     lines += ["", "| part | a, us a token | b T^2 at the longest, s |", "| --- | ---: | ---: |"]
-    longest = report.points[-1][0]
+    longest = report.points[-1]
     for part, fit in report.fits.items():
         name = "all" if part == "total" else PART_NAMES[part]
         lines.append(f"| {name} | {fit.linear * 1e6:.1f} | {fit.quadratic * longest**2:,.1f} |")
@@ -306,28 +316,36 @@ def tier_line(report: Report) -> str:
     return (
         f"- Tiers: {written['host']:,} bytes written to host and {written['disk']:,} to disk, "
         f"{loaded['host']:,} and {loaded['disk']:,} loaded back; latents and keys of the prompt "
-        f"are {payload:,} bytes."
+        f"of {report.start['tokens']:,} tokens are {payload:,} bytes."
     )
 
 
-def section(report: Report, memory: Memory, found: list[Goal]) -> str:
+def section(report: Report, memory: Memory, life: Report, found: list[Goal]) -> str:
     """The text of the section."""
     date = report.start["at"][:10]
+    state = [
+        f"- **The long run had come to {report.cold[-1]['tokens']:,} tokens when this was "
+        f"written**: the time is fitted up to {report.points[-1]:,}, turns and tiers are those of "
+        "a run with a shorter prompt in the same window"
+    ]
+    if report.is_complete:
+        state.clear()
     decodes = [e for e in report.by_kind.get("decode", []) if e["position"] > 1_000_000]
     lines = [
         f"- Machine: {cpu_name()}, one thread, shared with other work; torch "
         f"{report.start['torch']}",
         f"- Date: {date}",
-        "- Command: `python tests/bench/long_context.py run`, `select`, `decode`, then "
-        "`python tests/bench/long_context_report.py`",
+        "- Command: `python tests/bench/long_context.py run`, `select`, `decode`, for the memory's "
+        f"rows `run --tokens {memory.num_tokens}`, then `long_context_report.py`",
         "- Long prompt: `tests/support/long_prompt.py`: window 1,048,576, KDA, KDA, KDA, DSA, "
         "pools of 4 tokens, `index_topk` 256 (2,048 in the release), 2 attention heads to 1 index "
         f"head, float32, strict; a prompt of {report.start['tokens']:,} tokens in the real engine, "
         "prefix cache with device, host and disk",
         "- Selection: 512 pools of 4 tokens as released, 4 index heads of 16. Decode: the release "
         "divided by 8 in width, heads and experts, 9 KDA and 3 DSA layers, fast, batch 1",
-        "- The four lengths are read off the one run as its prefill passes them: a prompt's "
-        "beginning costs what it costs alone",
+        "- The lengths are read off the one run as its prefill passes them: a prompt's beginning "
+        "costs what it costs alone",
+        *state,
         "",
         "| goal | required | predicted | measured | |",
         "| --- | --- | --- | --- | --- |",
@@ -350,7 +368,7 @@ def section(report: Report, memory: Memory, found: list[Goal]) -> str:
         f"With those planned for index scores and the ids of a prompt of {memory.num_tokens:,} "
         f"tokens it is {memory.planned:,}. Until the prefill's end `ru_maxrss` grew by "
         f"{memory.peak:,}, and {memory.resident:,} were resident then.",
-        tier_line(report),
+        tier_line(life),
     ]
     if decodes:
         best = min(e["cpu_s"] for e in decodes) * 1e3
@@ -365,9 +383,10 @@ def main() -> None:
     parser.add_argument("--memory-log", type=Path, help="another run's, for the memory's rows")
     options = parser.parse_args()
     report = Report.read(options.log)
-    memory = Memory.of(report if options.memory_log is None else Report.read(options.memory_log))
-    found = goals(report, memory)
-    text = section(report, memory, found)
+    other = report if options.memory_log is None else Report.read(options.memory_log)
+    memory, life = Memory.of(other), report if report.is_complete else other
+    found = goals(report, memory, life)
+    text = section(report, memory, life, found)
     print(text)
     draw(report)
     write_section(DOCS / "results.md", TITLE, text)
