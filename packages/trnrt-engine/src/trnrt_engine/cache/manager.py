@@ -7,7 +7,6 @@ A sequence that is preempted gives all of it back, and is admitted again from it
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable
 
@@ -33,7 +32,6 @@ from trnrt_engine.cache.states import StateSlots
 from trnrt_engine.cache.swap import Swap, SwapSettings
 from trnrt_engine.cache.tiers import LowerTiers, Tiers
 from trnrt_engine.cache.turn_ends import KeptTurn, TurnEnds
-from trnrt_engine.errors import IntegrityError
 from trnrt_engine.plan import Export
 from trnrt_kernels.serving import GRID
 
@@ -362,7 +360,7 @@ class CacheManager:
         Called when its numbers turned out not to be finite. What others built upon it goes, too.
         """
         if self.tiers is not None:
-            self._discard_below(self.tiers, cache)
+            self.tiers.discard_of(cache)
         self._publisher.discard(cache)
 
     def release(self, cache: SequenceCache) -> None:
@@ -420,34 +418,24 @@ class CacheManager:
         Raises:
             IntegrityError: a page, a slot or a lock is lost, held twice, or wrongly promised.
         """
-        caches = list(holders)
+        caches, others = list(holders), [self._pins.locks()]
+        pages, slots, num_reserved = self._prefix.pages(), [], 0
         if self.swap is not None:
             caches += self.swap.holders()
             self.swap.check_integrity()
-        self._states.check_integrity([cache.state_slot for cache in caches])
-        own = [page for cache in caches for page in cache.own_pages]
-        reserved = sum(cache.num_reserved_pages for cache in caches)
-        locks, held, slots = locks_of(caches)
-        others = [self._pins.locks()]
         if self._turns is not None:
             others.append(self._turns.locks())
         if self.tiers is not None:
             others.append(self.tiers.locks())
-            own += self.tiers.pages()
+            pages += self.tiers.pages()
             slots += self.tiers.slots()
-            reserved += self.tiers.num_reserved
+            num_reserved += self.tiers.num_reserved
+        self._room.check_integrity(caches, pages, num_reserved=num_reserved)
+        locks, held, exports = locks_of(caches)
         for nodes, bundles in others:
             locks.update(nodes)
             held.update(bundles)
-        self._pages.check_integrity(
-            own + self._prefix.pages(), num_evictable=self._prefix.num_evictable
-        )
-        if reserved != self._pages.num_reserved:
-            raise IntegrityError(
-                f"sequences count on {reserved} reserved pages, the pool on "
-                f"{self._pages.num_reserved}"
-            )
-        self._prefix.check_integrity(locks, held, slots)
+        self._prefix.check_integrity(locks, held, exports + slots)
 
     def _publish_rest(self, cache: SequenceCache) -> None:
         """Publish what a sequence computed of its last page; it publishes no more."""
@@ -464,13 +452,3 @@ class CacheManager:
         if self.tiers is not None:
             for bundle in bundles:
                 self.tiers.write(bundle)
-
-    def _discard_below(self, tiers: Tiers, cache: SequenceCache) -> None:
-        """Take what `discard` takes back out of the tiers below, too."""
-        bundles = [cache.hit] if cache.hit is not None else []
-        own_from = sys.maxsize
-        if cache.publication is not None:
-            deepest, first = cache.publication.deepest, cache.publication.first_added
-            bundles += [*cache.publication.added, *([deepest] if deepest is not None else [])]
-            own_from = first.start if first is not None else own_from
-        tiers.discard(bundles, from_position=own_from)

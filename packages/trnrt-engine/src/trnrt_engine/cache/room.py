@@ -7,10 +7,13 @@ others give some back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trnrt_engine.cache.pages import PagePool
 from trnrt_engine.cache.prefix_cache import PrefixCache
 from trnrt_engine.cache.sequence import SequenceCache
 from trnrt_engine.cache.states import StateSlots
+from trnrt_engine.errors import IntegrityError
 
 
 class Room:
@@ -99,3 +102,25 @@ class Room:
         cache.page_ids = []
         cache.own_pages = set()
         cache.num_reserved_pages = 0
+
+    def check_integrity(
+        self, caches: Sequence[SequenceCache], pages: Sequence[int], *, num_reserved: int
+    ) -> None:
+        """Prove that pages, promises and slots add up.
+
+        Args:
+            caches: what sequences hold.
+            pages: those of others. num_reserved: what others are promised.
+
+        Raises:
+            IntegrityError: one is lost, held twice or wrongly promised.
+        """
+        self._states.check_integrity([cache.state_slot for cache in caches])
+        own = [page for cache in caches for page in cache.own_pages]
+        self._pages.check_integrity([*own, *pages], num_evictable=self._prefix.num_evictable)
+        num_reserved += sum(cache.num_reserved_pages for cache in caches)
+        if num_reserved != self._pages.num_reserved:
+            raise IntegrityError(
+                f"sequences count on {num_reserved} reserved pages, the pool on "
+                f"{self._pages.num_reserved}"
+            )

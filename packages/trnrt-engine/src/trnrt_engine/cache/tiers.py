@@ -7,6 +7,7 @@ so that a slow disk write does not delay a load. Nothing here waits; the owner p
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from trnrt_engine.cache.prefix_key import root_hash as root_hash_of
 from trnrt_engine.cache.probe import deepest_states
 from trnrt_engine.cache.radix import Node
 from trnrt_engine.cache.report import DEVICE, DISK, HOST, Reason, TierCounters
-from trnrt_engine.cache.sequence import Admission
+from trnrt_engine.cache.sequence import Admission, SequenceCache
 from trnrt_engine.cache.writethrough import Tier, WriteThrough
 
 logger = logging.getLogger(__name__)
@@ -175,6 +176,16 @@ class Tiers:
         """Give up what is held for later: copies that have not begun, loads not yet used."""
         self._loads.release_landed()
         self._writes.shed()
+
+    def discard_of(self, cache: SequenceCache) -> None:
+        """Take out of the tiers what a sequence published, and the states it started from."""
+        bundles = [cache.hit] if cache.hit is not None else []
+        own_from = sys.maxsize
+        if cache.publication is not None:
+            deepest, first = cache.publication.deepest, cache.publication.first_added
+            bundles += [*cache.publication.added, *([deepest] if deepest is not None else [])]
+            own_from = first.start if first is not None else own_from
+        self.discard(bundles, from_position=own_from)
 
     def discard(self, bundles: list[Bundle], *, from_position: int) -> None:
         """Take bundles out of the tiers, and their pages that begin at `from_position` or later."""
