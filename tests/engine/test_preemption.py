@@ -14,8 +14,10 @@ from support.virtual_engine import VirtualEngine
 from trnrt_engine.api import EngineRequest, FinishReason
 from trnrt_engine.cache.live import LiveStatus
 from trnrt_engine.cache.sequence import SequenceCache
+from trnrt_engine.errors import IntegrityError
 from trnrt_engine.preemption import choose_victim
 from trnrt_engine.request import Request, RequestStatus
+from trnrt_engine.scheduler import STANDSTILL_S
 
 SWAP_BYTES = 10**6
 WAYS = pytest.mark.parametrize("swap_bytes", [SWAP_BYTES, 0], ids=["swap", "recompute"])
@@ -308,6 +310,21 @@ def test_who_waits_for_a_page_waits_for_the_copy_and_the_others_go_on(gate: Gate
     for index, length in enumerate((14, 2, 10)):
         assert engine.tokens(f"r{index}") == expected_outputs(prompt_of(length, index), 100)
     assert engine.is_empty()
+
+
+def test_copies_that_never_end_are_an_error_and_not_silence(gate: Gate) -> None:
+    engine = VirtualEngine(swap_bytes=SWAP_BYTES, copy_delay=gate)
+    engine.submit("a", prompt_of(10), max_tokens=20)
+    for _ in range(5):
+        engine.step()
+    gate.shut()
+    engine.scheduler.preempt("a")
+    assert engine.scheduler.schedule() is None
+    engine.now_s += STANDSTILL_S
+    assert engine.scheduler.schedule() is None
+    engine.now_s += 1.0
+    with pytest.raises(IntegrityError, match="1 requests and none can make progress"):
+        engine.scheduler.schedule()
 
 
 def test_a_preempted_prompt_goes_on_with_what_it_had_computed_and_publishes_the_rest() -> None:

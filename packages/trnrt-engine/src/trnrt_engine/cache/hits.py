@@ -1,12 +1,13 @@
-"""What a prompt hits: looked up on the device and below, reported, and made use of."""
+"""What a prompt hits: looked up on the device and below, reported, and given to its sequence."""
 
 from __future__ import annotations
 
 from trnrt_engine.api import CacheMode
-from trnrt_engine.cache.holding import page_of
+from trnrt_engine.cache.holding import Holding, page_of
 from trnrt_engine.cache.prefix_cache import Lookup, PrefixCache
 from trnrt_engine.cache.prefix_key import PrefixKey
-from trnrt_engine.cache.report import DEVICE, MatchReport
+from trnrt_engine.cache.radix import Match
+from trnrt_engine.cache.report import DEVICE, MatchReport, Reason
 from trnrt_engine.cache.room import Room
 from trnrt_engine.cache.sequence import Admission, SequenceCache
 from trnrt_engine.cache.tiers import Tiers
@@ -27,6 +28,7 @@ class Hits:
         self,
         prefix: PrefixCache,
         room: Room,
+        holding: Holding,
         tiers: Tiers | None,
         turns: TurnEnds | None,
         *,
@@ -35,10 +37,25 @@ class Hits:
     ) -> None:
         self._prefix = prefix
         self._room = room
+        self._holding = holding
         self._tiers = tiers
         self._turns = turns
         self._page_size = page_size
         self._is_caching = is_caching
+
+    def admit(self, ask: Admission, *, is_cold: bool = False) -> SequenceCache | None:
+        """Give a sequence room behind its hit, or without one; None when there is none."""
+        found = self.look_up(ask)
+        if found is not None and is_cold:
+            found = Lookup(Match(None), None, Reason.NO_ROOM)
+        cache = SequenceCache(state_slot=-1, control=ask.control)
+        if found is not None:
+            self._holding.hold(cache, ask, found, report=self._report(ask, found))
+        if not self._room.take(cache, ask.max_tokens):
+            self._holding.let_go(cache)
+            return None
+        self._start(cache, found)
+        return cache
 
     def look_up(self, ask: Admission) -> Lookup | None:
         """Find what a prompt can use of the device; None when it uses no cache."""
@@ -60,7 +77,7 @@ class Hits:
         found = self.look_up(ask)
         return found is not None and self._tiers.begin_load(ask, found)
 
-    def report(self, ask: Admission, found: Lookup) -> MatchReport:
+    def _report(self, ask: Admission, found: Lookup) -> MatchReport:
         """Say what was found, where, and why not more."""
         bundle, reason, tier = found.bundle, found.reason, ""
         if bundle is not None:
@@ -70,7 +87,7 @@ class Hits:
         position = bundle.position if bundle is not None else 0
         return MatchReport(max(found.match.kv_depth, position), position, reason, tier)
 
-    def start(self, cache: SequenceCache, found: Lookup | None) -> None:
+    def _start(self, cache: SequenceCache, found: Lookup | None) -> None:
         """Settle a hit: what is copied before the first step, what was used, what is counted."""
         counters = self._prefix.counters
         counters.lookups[cache.report.reason] += 1

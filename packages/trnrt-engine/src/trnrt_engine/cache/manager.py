@@ -16,13 +16,11 @@ from trnrt_engine.cache.holding import Holding, locks_of
 from trnrt_engine.cache.pages import PagePool
 from trnrt_engine.cache.pins import SessionPins
 from trnrt_engine.cache.preempted import Preempted
-from trnrt_engine.cache.prefix_cache import Lookup, PrefixCache
+from trnrt_engine.cache.prefix_cache import PrefixCache
 from trnrt_engine.cache.prefix_key import PrefixKey
 from trnrt_engine.cache.publisher import Publisher
-from trnrt_engine.cache.radix import Match
 from trnrt_engine.cache.report import (
     CacheCounters,
-    Reason,
     SwapCounters,
     TierCounters,
 )
@@ -96,6 +94,7 @@ class CacheManager:
         self._hits = Hits(
             self._prefix,
             self._room,
+            self._holding,
             self.tiers,
             self._turns,
             page_size=page_size,
@@ -200,11 +199,13 @@ class CacheManager:
         self._pins.release_dead()
         if self._hits.begin_load(ask):
             return None
-        cache = self._try_admit(ask)
+        cache = self._hits.admit(ask)
         if cache is None and not self._room.num_sequences:
             cache = self._admit_alone(ask)
         if cache is None:
             ask.refused_at = self._num_returns
+        else:
+            self.withdraw(ask)
         return cache
 
     def make_room(self) -> bool:
@@ -290,12 +291,12 @@ class CacheManager:
         cache = None
         if self.tiers is not None:
             self.tiers.shed()
-            cache = self._try_admit(ask)
+            cache = self._hits.admit(ask)
         if cache is None and self.is_copying:
             return None
-        cache = cache or self._try_admit(ask, is_cold=True)
+        cache = cache or self._hits.admit(ask, is_cold=True)
         while cache is None and self._pins.release_oldest():
-            cache = self._try_admit(ask, is_cold=True)
+            cache = self._hits.admit(ask, is_cold=True)
         return cache
 
     def _resume(self, ask: Admission) -> SequenceCache | None:
@@ -309,20 +310,6 @@ class CacheManager:
                 ask.refused_at = self._num_returns
                 return None
         return None
-
-    def _try_admit(self, ask: Admission, *, is_cold: bool = False) -> SequenceCache | None:
-        found = self._hits.look_up(ask)
-        if found is not None and is_cold:
-            found = Lookup(Match(None), None, Reason.NO_ROOM)
-        cache = SequenceCache(state_slot=-1, control=ask.control)
-        if found is not None:
-            self._holding.hold(cache, ask, found, report=self._hits.report(ask, found))
-        if not self._room.take(cache, ask.max_tokens):
-            self._holding.let_go(cache)
-            return None
-        self._hits.start(cache, found)
-        self.withdraw(ask)
-        return cache
 
     def promise(self, cache: SequenceCache, num_tokens: int) -> bool:
         """Keep pages for a sequence, so that it can grow to `num_tokens` tokens; False if none."""
