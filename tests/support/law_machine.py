@@ -32,6 +32,7 @@ from support.law_traffic import (
 )
 from trnrt_engine.api import FinishReason, TokenDelta
 from trnrt_engine.cache.entries import EntryKind
+from trnrt_engine.cache.report import DEVICE, HOST
 from trnrt_engine.core import stats_of
 
 if TYPE_CHECKING:
@@ -109,14 +110,17 @@ class LawMachine(RuleBasedStateMachine):
         back=st.integers(0, 4),
         engine=engine_numbers,
         steps=st.sampled_from([40, 8, 0]),
-        is_forgotten=st.booleans(),
+        lost=st.sampled_from([(), (DEVICE,), (DEVICE, HOST)]),
     )
     def go_on(
-        self, some: list[Ask], back: int, engine: int, steps: int, is_forgotten: bool
+        self, some: list[Ask], back: int, engine: int, steps: int, lost: tuple[str, ...]
     ) -> None:
-        """Send one of the latest texts again, or what goes on from it; the device may not know."""
-        if is_forgotten:
-            self.flush(engine)
+        """Send one of the latest texts again, or what goes on from it; some tiers have lost it."""
+        cache = self._engine(engine).core.cache
+        if DEVICE in lost:
+            cache.flush_device()
+        if HOST in lost and cache.tiers is not None and not cache.is_copying:
+            cache.tiers.flush_tier(HOST, "")
         base = max(len(self.texts) - 1 - back, 0)
         self.submit([replace(ask, base=base, keep=MAX_PROMPT) for ask in some], engine, steps)
 
