@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from trnrt_engine.api import MAX_TOP_LOGPROBS, CacheMode, EngineRequest, SamplingParams
+from trnrt_engine.cache.prefix_key import pack_ids
 from trnrt_engine.errors import ContextTooLong, InvalidRequest, RequestTooLarge
 from trnrt_engine.request import Request
 
@@ -45,7 +49,7 @@ def make_request(spec: EngineRequest, limits: RequestLimits, *, arrival_s: float
         ContextTooLong: the prompt fills the window.
         RequestTooLarge: the page pool could never hold it.
     """
-    _check_tokens(spec, limits)
+    packed_ids = _check_tokens(spec, limits)
     check_sampling(spec.sampling, vocab_size=limits.vocab_size)
     _check_envelope(spec)
     num_prompt = len(spec.token_ids)
@@ -67,6 +71,7 @@ def make_request(spec: EngineRequest, limits: RequestLimits, *, arrival_s: float
     eos_ids = () if sampling.ignore_eos else limits.eos_token_ids
     request = Request(
         spec=spec,
+        packed_ids=packed_ids,
         arrival_s=arrival_s,
         max_output_tokens=max_output,
         stop_ids=frozenset((*sampling.stop_token_ids, *eos_ids)),
@@ -86,12 +91,13 @@ def make_request(spec: EngineRequest, limits: RequestLimits, *, arrival_s: float
     return request
 
 
-def _check_tokens(spec: EngineRequest, limits: RequestLimits) -> None:
+def _check_tokens(spec: EngineRequest, limits: RequestLimits) -> array[int]:
+    """Check all ids and marks; returns the prompt packed, which the caches read it as."""
     if not spec.token_ids:
         raise InvalidRequest(
             "token_ids is empty: a prompt has at least one token", param="token_ids"
         )
-    _check_ids("token_ids", spec.token_ids, limits.vocab_size)
+    packed_ids = _packed("token_ids", spec.token_ids, limits.vocab_size)
     _check_ids("prior_output_ids", spec.prior_output_ids, limits.vocab_size)
     marks = spec.marks
     ascending = all(low < high for low, high in itertools.pairwise(marks))
@@ -99,6 +105,7 @@ def _check_tokens(spec: EngineRequest, limits: RequestLimits) -> None:
         raise InvalidRequest(
             f"marks must ascend within the {len(spec.token_ids)} prompt tokens", param="marks"
         )
+    return packed_ids
 
 
 def _check_envelope(spec: EngineRequest) -> None:
@@ -153,6 +160,18 @@ def check_sampling(sampling: SamplingParams, *, vocab_size: int) -> None:
     num_logprobs = sampling.num_logprobs
     if num_logprobs is not None and not 0 <= num_logprobs <= MAX_TOP_LOGPROBS:
         raise _out_of_range("num_logprobs", num_logprobs, f"within 0 to {MAX_TOP_LOGPROBS}")
+
+
+def _packed(param: str, ids: Sequence[int], vocab_size: int) -> array[int]:
+    """Pack ids and check them all at once: a long prompt is not walked in Python."""
+    try:
+        packed = pack_ids(ids)
+    except (OverflowError, TypeError):
+        packed = None
+    if packed is None or np.frombuffer(packed, np.uint32).max() >= vocab_size:
+        _check_ids(param, ids, vocab_size)
+        raise _out_of_range(param, "no list of ids", f"token ids below {vocab_size}")
+    return packed
 
 
 def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -35,6 +36,7 @@ class Request:
     num_prompt_tokens.
 
     Fields:
+        packed_ids: the prompt, as `prefix_key.pack_ids` gives it.
         max_output_tokens: outputs at most, prior ones included, clamped to the window.
         stop_ids: tokens that end it.
         deadline_at_s: on the engine's clock.
@@ -50,6 +52,7 @@ class Request:
     """
 
     spec: EngineRequest
+    packed_ids: array[int]
     arrival_s: float
     max_output_tokens: int
     stop_ids: frozenset[int]
@@ -107,7 +110,7 @@ class Request:
             most = max(self.num_prompt_tokens, num_known) + HEAD_ROOM
             self._admission = Admission(
                 max_tokens=min(most, self.max_cached_tokens),
-                token_ids=spec.token_ids,
+                token_ids=self.packed_ids,
                 salt=spec.cache_salt,
                 marks=spec.marks,
                 control=spec.cache,

@@ -108,11 +108,17 @@ class RadixTree:
         root = self.roots.get(key.root_hash)
         if root is None:
             return Match(None)
-        node, path, size = root, [], self.page_size
-        for index in range(key.num_pages):
+        path: list[Node] = []
+        node, data, size = root, key.data, self.page_size
+        hashes, num_hashed, step = key.hashes, len(key.hashes), size * TOKEN_BYTES
+        # Locals and few calls: this runs once a page.
+        for index in range(1, key.num_pages + 1):
+            if index >= num_hashed:
+                key.page_hash(index - 1)
+                num_hashed = len(hashes)
             children = node.children
-            child = children.get(key.page_hash(index)) if children else None
-            if child is None or not key.holds(child.tokens, child.start):
+            child = children.get(hashes[index]) if children else None
+            if child is None or not data.startswith(child.tokens, (index - 1) * step):
                 break
             path.append(child)
             node = child
