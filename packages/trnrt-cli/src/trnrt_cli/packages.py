@@ -16,6 +16,7 @@ COMMANDS = {
     "serve": ("trnrt-router", INSTALL_SERVE),
     "router": ("trnrt-router", INSTALL_SERVE),
     "engine": ("trnrt-router", INSTALL_SERVE),
+    "cache": ("trnrt-engine", INSTALL_SERVE),
     "verify": ("trnrt-engine", INSTALL_SERVE),
     "compile": ("trnrt-compile", INSTALL_COMPILE),
     "kernels": ("trnrt-kernels", INSTALL_KERNELS),

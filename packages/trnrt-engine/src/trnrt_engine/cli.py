@@ -1,10 +1,12 @@
-"""Commands of the engine package: `verify`."""
+"""Commands of the engine package: `verify` and `cache`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
+
+from trnrt_engine.simulate.commands import cache
 
 
 @click.group()
@@ -81,3 +83,4 @@ def model(model: str) -> None:
 
 
 main.add_command(verify)
+main.add_command(cache)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from trnrt_engine.cache.bytestore import CopyStore, Pinned
 
@@ -60,6 +61,31 @@ class CopyDone:
     pinned: Pinned | None = None
     error: str | None = None
     elapsed_s: float = 0.0
+
+
+class Copies(Protocol):
+    """Moves entries to and from stores while others go on; methods as those of `CopyQueue`."""
+
+    def submit_put(
+        self, store: ByteStore, key: bytes, chunks: Sequence[memoryview], *, value: int = 0
+    ) -> int | None: ...
+
+    def submit_get(
+        self,
+        store: ByteStore,
+        key: bytes,
+        *,
+        into: Sequence[memoryview] | None = None,
+        num_bytes: int = 0,
+    ) -> int | None: ...
+
+    def cancel(self, ticket: int) -> bool: ...
+
+    def poll(self) -> list[CopyDone]: ...
+
+    def wait(self, timeout_s: float) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)

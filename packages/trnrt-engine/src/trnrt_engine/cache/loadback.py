@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from trnrt_engine.cache.bundles import Bundle, Kind
-from trnrt_engine.cache.copies import CopyDone, CopyQueue, CopyStatus
+from trnrt_engine.cache.copies import Copies, CopyDone, CopyStatus
 from trnrt_engine.cache.entries import (
     DeviceBytes,
     Entry,
@@ -92,7 +92,7 @@ class LoadBack:
         prefix: PrefixCache,
         pool: PagePool,
         device: DeviceBytes,
-        queue: CopyQueue,
+        queue: Copies,
         tiers: Sequence[Tier],
         *,
         cache_id: bytes,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from trnrt_engine.cache.bundles import Bundle
 from trnrt_engine.cache.bytestore import ByteStore
-from trnrt_engine.cache.copies import CopyQueue
+from trnrt_engine.cache.copies import Copies, CopyQueue
 from trnrt_engine.cache.entries import (
     CACHE_ID_BYTES,
     DeviceBytes,
@@ -44,6 +44,7 @@ class LowerTiers:
     Fields:
         late_after_s: a load is given up after so long, and the time its bytes take.
         delay: called in the copy threads before each copy; for tests.
+        make_copies: what copies, given most bytes in flight; None = a thread each way.
     """
 
     device: DeviceBytes
@@ -51,6 +52,13 @@ class LowerTiers:
     disk: ByteStore | None = None
     late_after_s: float = LATE_AFTER_S
     delay: Callable[[], None] | None = None
+    make_copies: Callable[[int], Copies] | None = None
+
+    def copies(self) -> Copies:
+        """Make what moves the bytes one way."""
+        if self.make_copies is not None:
+            return self.make_copies(MAX_BYTES_IN_FLIGHT)
+        return CopyQueue(max_bytes_in_flight=MAX_BYTES_IN_FLIGHT, delay=self.delay)
 
     @property
     def tiers(self) -> list[Tier]:
@@ -86,8 +94,8 @@ class Tiers:
         self._page_size = prefix.tree.page_size
         self.counters = TierCounters()
         self._cache_id = cache_id
-        self._down = CopyQueue(max_bytes_in_flight=MAX_BYTES_IN_FLIGHT, delay=lower.delay)
-        self._up = CopyQueue(max_bytes_in_flight=MAX_BYTES_IN_FLIGHT, delay=lower.delay)
+        self._down = lower.copies()
+        self._up = lower.copies()
         self._writes = WriteThrough(
             prefix,
             pool,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from trnrt_engine.cache.bundles import Bundle, Kind
 from trnrt_engine.cache.bytestore import ByteStore
-from trnrt_engine.cache.copies import CopyDone, CopyQueue, CopyStatus
+from trnrt_engine.cache.copies import Copies, CopyDone, CopyStatus
 from trnrt_engine.cache.entries import DeviceBytes, Entry, EntryKind, entries_of, root_of
 from trnrt_engine.cache.pages import PagePool
 from trnrt_engine.cache.prefix_cache import PrefixCache
@@ -70,7 +70,7 @@ class WriteThrough:
         prefix: PrefixCache,
         pool: PagePool,
         device: DeviceBytes,
-        queue: CopyQueue,
+        queue: Copies,
         tiers: Sequence[Tier],
         *,
         cache_id: bytes,
