@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trnrt_engine.cache.bundles import Bundle, Kind
-from trnrt_engine.cache.coverage import EvictionOrder, surplus_of
+from trnrt_engine.cache.coverage import EvictionOrder, Worth, worth_of
 from trnrt_engine.cache.prefix_key import PrefixKey
 from trnrt_engine.cache.radix import Node, RadixTree
 
@@ -24,8 +24,10 @@ def bundle_at(nodes: list[Node], page: int, kinds: Kind = Kind.CHUNK_END) -> Bun
 def test_a_path_is_dense_at_its_tail_and_thin_toward_its_root() -> None:
     nodes = path_of(32)
     path = [bundle_at(nodes, page) for page in range(32, 0, -1)]
-    kept = [b.position // 64 for b, s in zip(path, surplus_of(path), strict=True) if not s]
+    verdict = worth_of(path)
+    kept = [b.position // 64 for b, v in zip(path, verdict, strict=True) if v is not Worth.SURPLUS]
     assert kept == [32, 31, 30, 28, 24, 16]
+    assert [v for v in verdict if v is Worth.END] == verdict[:1]
 
 
 def test_forks_and_the_system_text_are_kept() -> None:
@@ -34,24 +36,29 @@ def test_forks_and_the_system_text_are_kept() -> None:
     tree.insert(nodes[19], other, 64 * 21, 99)
     kinds = {3: Kind.SYSTEM_END, 5: Kind.JUNCTION | Kind.CHUNK_END}
     path = [bundle_at(nodes, page, kinds.get(page, Kind.MARK)) for page in (32, 21, 20, 18, 5, 3)]
-    assert surplus_of(path) == [False, False, False, True, False, False]
+    end, rung, surplus = Worth.END, Worth.RUNG, Worth.SURPLUS
+    assert worth_of(path) == [end, rung, end, surplus, end, end]
 
 
-def test_surplus_goes_before_what_was_used_longer_ago() -> None:
+def test_surplus_goes_first_then_rungs_then_the_ends_of_paths() -> None:
     nodes = path_of(8)
-    old, deep, middle = bundle_at(path_of(1), 1), bundle_at(nodes, 8), bundle_at(nodes, 3)
+    old, deep, rung = bundle_at(path_of(1), 1), bundle_at(nodes, 8), bundle_at(nodes, 3)
     inner = bundle_at(nodes, 2)
     order = EvictionOrder()
-    for bundle in (old, inner, middle, deep):
+    for bundle in (old, inner, rung, deep):
         order.add(bundle)
-    order.grade([deep, middle, inner])
-    assert list(order) == [inner, old, middle, deep]
+    order.grade([deep, rung, inner])
+    assert list(order) == [inner, rung, old, deep]
     assert order.slot_victim(surplus_only=True) is inner
     inner.locks = 1
     assert order.slot_victim(surplus_only=True) is None
+    assert order.slot_victim(surplus_only=False) is rung
+    order.touch(rung)
     assert order.slot_victim(surplus_only=False) is old
     order.touch(old)
-    assert order.slot_victim(surplus_only=False) is middle
+    assert list(order) == [inner, deep, rung, old]
+    order.remove(deep)
+    assert list(order) == [inner, rung, old]
 
 
 def test_pages_come_from_the_end_of_a_path() -> None:

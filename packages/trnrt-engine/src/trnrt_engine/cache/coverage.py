@@ -2,27 +2,42 @@
 
 A path keeps its bundles dense at the tail and geometrically thinner toward the root: one for each
 doubling of the distance from the tail, beside forks and the end of the system text. What is beyond
-that is surplus and goes first, least recently used first; then the others, in the same order.
+that is surplus and goes first. Then go the rungs of that ladder, for they serve only who turns
+back: with the deepest bundle of its path there, a rung saves the few tokens between two rungs, and
+the last bundle of a path saves the path. The ends of paths, forks and ends of system texts go last.
+Within each of the three the least recently used goes first.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 
 from trnrt_engine.cache.bundles import LASTING, Bundle
 from trnrt_kernels.serving import GRID
 
 
-def surplus_of(path: Sequence[Bundle]) -> list[bool]:
-    """Say of each bundle of a path, deepest first, whether the path is covered without it."""
+class Worth(IntEnum):
+    """How late a bundle goes."""
+
+    SURPLUS = 0
+    RUNG = 1
+    END = 2
+
+
+def worth_of(path: Sequence[Bundle]) -> list[Worth]:
+    """Judge the bundles of a path, deepest first."""
     tail = path[0].position if path else 0
     seen: set[int] = set()
     verdict = []
     for bundle in path:
         octave = ((tail - bundle.position) // GRID).bit_length()
-        is_lasting = bool(bundle.kinds & LASTING) or _is_fork(bundle)
-        verdict.append(octave in seen and not is_lasting)
+        if bundle.position == tail or bundle.kinds & LASTING or _is_fork(bundle):
+            verdict.append(Worth.END)
+        else:
+            verdict.append(Worth.SURPLUS if octave in seen else Worth.RUNG)
         seen.add(octave)
     return verdict
 
@@ -36,41 +51,40 @@ class EvictionOrder:
     """All bundles, in the order they are given up."""
 
     def __init__(self) -> None:
-        self._surplus: OrderedDict[Bundle, None] = OrderedDict()
-        self._kept: OrderedDict[Bundle, None] = OrderedDict()
+        self._queues: dict[Worth, OrderedDict[Bundle, None]] = {
+            worth: OrderedDict() for worth in Worth
+        }
 
     def __len__(self) -> int:
-        return len(self._surplus) + len(self._kept)
+        return sum(map(len, self._queues.values()))
 
     def __iter__(self) -> Iterator[Bundle]:
-        yield from self._surplus
-        yield from self._kept
+        return itertools.chain.from_iterable(self._queues.values())
 
     def add(self, bundle: Bundle) -> None:
-        """Take in a bundle, the most recently used one."""
-        self._kept[bundle] = None
+        """Take in a bundle, the most recently used one; `grade` says what it is worth."""
+        self._queues[Worth.END][bundle] = None
 
     def remove(self, bundle: Bundle) -> None:
         """Forget a bundle."""
-        self._surplus.pop(bundle, None)
-        self._kept.pop(bundle, None)
+        for queue in self._queues.values():
+            queue.pop(bundle, None)
 
     def touch(self, bundle: Bundle) -> None:
-        """Note that a bundle was used; what was of use is no surplus."""
-        self._surplus.pop(bundle, None)
-        self._kept[bundle] = None
-        self._kept.move_to_end(bundle)
+        """Note that a bundle was used; what was of use is the end of a path to somebody."""
+        self.remove(bundle)
+        self._queues[Worth.END][bundle] = None
 
     def grade(self, path: Sequence[Bundle]) -> None:
-        """Sort out the surplus of a path, given deepest first."""
-        for bundle, is_surplus in zip(path, surplus_of(path), strict=True):
-            if is_surplus and bundle in self._kept:
-                del self._kept[bundle]
-                self._surplus[bundle] = None
+        """Sort the bundles of a path by worth, given deepest first."""
+        for bundle, worth in zip(path, worth_of(path), strict=True):
+            if bundle not in self._queues[worth]:
+                self.remove(bundle)
+                self._queues[worth][bundle] = None
 
     def slot_victim(self, *, surplus_only: bool) -> Bundle | None:
         """Return the bundle whose slot goes first; None when none may."""
-        for bundle in self._surplus if surplus_only else self:
+        for bundle in self._queues[Worth.SURPLUS] if surplus_only else self:
             if not bundle.locks:
                 return bundle
         return None
@@ -78,9 +92,9 @@ class EvictionOrder:
     def page_victim(self) -> Bundle | None:
         """Return the first bundle at the end of a path that nobody holds: giving it up frees pages.
 
-        The kept ones come first: surplus lies inside of paths and frees none.
+        The ends come first: what is worth less lies inside of paths and frees none.
         """
-        for queue in (self._kept, self._surplus):
+        for queue in reversed(self._queues.values()):
             for bundle in queue:
                 if not (bundle.locks or bundle.node.locks or bundle.node.num_children):
                     return bundle

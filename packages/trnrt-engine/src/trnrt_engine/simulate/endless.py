@@ -18,7 +18,7 @@ class EndlessCache:
         """Return the longest known prefix that leaves a token to compute."""
         most = (request.num_prompt_tokens - 1) // BLOCK_TOKENS
         count = 0
-        for prefix in _prefixes(request):
+        for prefix in prefixes_of(request):
             if count >= most or prefix not in self._known:
                 break
             count += 1
@@ -26,10 +26,10 @@ class EndlessCache:
 
     def add(self, request: TraceRequest) -> None:
         """Take in a prompt that has been computed."""
-        self._known.update(_prefixes(request))
+        self._known.update(prefixes_of(request))
 
 
-def _prefixes(request: TraceRequest) -> Iterator[int]:
+def prefixes_of(request: TraceRequest) -> Iterator[int]:
     """Yield a number for each prefix of whole blocks, the shortest first."""
     prefix = hash(request.salt)
     whole = request.num_prompt_tokens // BLOCK_TOKENS

@@ -37,7 +37,7 @@ class SessionMix:
 
     num_sessions: int = 200
     seed: int = 0
-    start_every_s: float = 20.0
+    start_every_s: float = 60.0
     num_turns: float = 20.0
     max_context_tokens: int = 200_000
     num_systems: int = 3
@@ -46,7 +46,7 @@ class SessionMix:
     first_tokens: int = 1_000
     tool_tokens: int = 900
     user_tokens: int = 120
-    output_tokens: int = 160
+    output_tokens: int = 100
     tool_pause_s: float = 4.0
     user_pause_s: float = 60.0
     user_share: float = 0.1

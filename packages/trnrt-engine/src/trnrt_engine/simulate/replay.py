@@ -284,7 +284,7 @@ class Replay:
         events = [self.now_s + COPY_WAIT_S] if self.cache.is_copying else []
         events += [queue.next_end_s for queue in self._queues if queue.next_end_s is not None]
         events += [self._arrivals.next_s] if self._arrivals.next_s is not None else []
-        self.now_s = max(self.now_s, min(events))
+        self.now_s = max(self.now_s, min(events, default=0.0))
 
 
 def _drawn(plan: SchedulerOutput) -> StepResult:
