@@ -36,5 +36,10 @@ def test_light_import_brings_neither_torch_nor_the_web_framework(statement: str)
     assert modules_after(statement) & set(HEAVY) == set()
 
 
+def test_the_simulator_brings_no_torch() -> None:
+    statement = "import trnrt_engine.simulate.replay, trnrt_engine.simulate.report"
+    assert "torch" not in modules_after(statement + ", trnrt_engine.simulate.picture")
+
+
 def test_router_front_brings_no_torch() -> None:
     assert modules_after("import trnrt_router.app") & {"torch", "trnrt_engine"} == set()

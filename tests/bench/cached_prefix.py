@@ -1,0 +1,157 @@
+"""A second request with a cached prefix of 16k tokens: tokens computed, and CPU time to its token.
+
+    python tests/bench/cached_prefix.py [--rounds 3] [--no-write]
+
+Required: computed are exactly the new tokens and at most 63 more, whatever the prompt's length
+modulo 64; the time from intake to the first token at most 0.05 of the cold one. Real steps on one
+thread; the 53M toy for the time, a tiny model for the counts at more lengths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from results import RESULTS, Goal, goal_table, provenance, write_section
+from toy import write_toy
+
+from support.tiny_engine import load_tiny_model, tiny_core
+from trnrt_engine.api import EngineRequest, SamplingParams
+from trnrt_engine.core import EngineCore, Stepper
+from trnrt_engine.intake import make_request
+from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
+from trnrt_kernels.models.glm5_next.model import Model
+from trnrt_kernels.models.glm5_next.weights import load_weights
+from trnrt_kernels.numeric import NumericMode
+
+PREFIX_TOKENS = 16_384
+NEW_TOKENS = 40
+REMAINDERS = (0, 1, 17, 63)
+TITLE = "Cached prefix of 16k tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """What a request took until its first token; `computed` counts prompt tokens."""
+
+    cpu_s: float
+    computed: int
+    cached: int
+
+
+class Asker:
+    """Sends requests to one engine core and steps it."""
+
+    def __init__(self, model: Model) -> None:
+        self._core: EngineCore = tiny_core(
+            model,
+            max_num_seqs=1,
+            max_num_batched_tokens=2048,
+            max_model_len=PREFIX_TOKENS + 4096,
+            num_bundle_slots=16,
+        )
+        self._stepper = Stepper(self._core, clock=time.monotonic)
+        self._count = 0
+
+    def ask(self, prompt: list[int]) -> FirstToken:
+        """Answer a prompt with one token."""
+        self._count += 1
+        before = self._core.metrics.prompt_tokens
+        spec = EngineRequest(
+            request_id=f"r{self._count}",
+            token_ids=prompt,
+            sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
+        )
+        started_s = time.process_time()
+        request = make_request(spec, self._core.limits, arrival_s=time.monotonic())
+        self._core.scheduler.add(request)
+        deltas = []
+        while self._core.scheduler.has_work:
+            deltas += self._stepper.step()
+        cpu_s = time.process_time() - started_s
+        computed = self._core.metrics.prompt_tokens - before
+        return FirstToken(cpu_s, computed, deltas[0].num_cached_tokens)
+
+
+def tokens_of(seed: int, count: int, vocab_size: int) -> list[int]:
+    """Random ids."""
+    return random.Random(seed).choices(range(1, vocab_size), k=count)
+
+
+def load_toy(folder: Path) -> Model:
+    """Write and load the toy."""
+    config = Glm5NextConfig.from_dir(write_toy(folder))
+    return Model(config, load_weights(folder, config), numeric_mode=NumericMode.FAST)
+
+
+def excess_tokens(model: Model) -> list[int]:
+    """Return what was computed beyond the new tokens, for prefixes of several lengths."""
+    asker, excess = Asker(model), []
+    for remainder in REMAINDERS:
+        size = PREFIX_TOKENS + remainder
+        prompt = tokens_of(remainder, size + NEW_TOKENS, model.config.vocab_size)
+        asker.ask(prompt[:size])
+        second = asker.ask(prompt)
+        assert second.computed + second.cached == len(prompt)
+        excess.append(second.computed - NEW_TOKENS)
+    return excess
+
+
+def ratio(model: Model, rounds: int) -> tuple[float, float]:
+    """Return the least CPU seconds of a cold and of a cached request, one after the other."""
+    asker, cold, cached = Asker(model), [], []
+    for seed in range(rounds):
+        prompt = tokens_of(seed, PREFIX_TOKENS + NEW_TOKENS, model.config.vocab_size)
+        cold.append(asker.ask(prompt[:PREFIX_TOKENS]))
+        cached.append(asker.ask(prompt))
+        print(f"cold {cold[-1]}, cached {cached[-1]}", flush=True)
+    return min(each.cpu_s for each in cold), min(each.cpu_s for each in cached)
+
+
+def report(rounds: int) -> tuple[str, list[Goal]]:
+    """Measure all; returns the section and its goals."""
+    with tempfile.TemporaryDirectory() as folder:
+        tiny = load_tiny_model(Path(folder) / "tiny", window=32_768)
+        excess = excess_tokens(tiny)
+        cold_s, cached_s = ratio(load_toy(Path(folder) / "toy"), rounds)
+    goals = [
+        Goal("tokens computed beyond the new ones, most", 63, max(excess), "{:.0f}", most=63),
+        Goal("cached / cold time to the first token", 0.005, cached_s / cold_s, "{:.4f}", most=0.05),
+    ]
+    lines = [
+        *provenance("python tests/bench/cached_prefix.py"),
+        f"- Real steps, float32, eager; a prefix of {PREFIX_TOKENS:,} tokens and more, "
+        f"{NEW_TOKENS} new ones. Times: the 53M toy of `tests/bench/toy.py`, least CPU time of "
+        f"{rounds} from intake to the first token",
+        "",
+        *goal_table(goals),
+        "",
+        f"Cold {cold_s:.2f} s, cached {cached_s:.3f} s. Beyond the new tokens, for prefixes of "
+        f"{PREFIX_TOKENS:,} + {', '.join(map(str, REMAINDERS))} tokens: "
+        f"{', '.join(map(str, excess))}.",
+    ]
+    return "\n".join(lines), goals
+
+
+def main() -> None:
+    """Run, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    text, goals = report(arguments.rounds)
+    print(text)
+    if not arguments.no_write:
+        write_section(RESULTS, TITLE, text)
+    missed = [goal.name for goal in goals if not goal.holds]
+    raise SystemExit(f"goals missed: {'; '.join(missed)}" if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
