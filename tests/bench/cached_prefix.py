@@ -121,7 +121,9 @@ def report(rounds: int) -> tuple[str, list[Goal]]:
         cold_s, cached_s = ratio(load_toy(Path(folder) / "toy"), rounds)
     goals = [
         Goal("tokens computed beyond the new ones, most", 63, max(excess), "{:.0f}", most=63),
-        Goal("cached / cold time to the first token", 0.005, cached_s / cold_s, "{:.4f}", most=0.05),
+        Goal(
+            "cached / cold time to the first token", 0.005, cached_s / cold_s, "{:.4f}", most=0.05
+        ),
     ]
     lines = [
         *provenance("python tests/bench/cached_prefix.py"),

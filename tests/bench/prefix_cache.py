@@ -157,8 +157,8 @@ def report(num_tokens: int, small: int, large: int) -> tuple[str, list[Goal]]:
         "",
         *goal_table(goals),
         "",
-        f"Fastest: {min(times_ms[large]):.2f} ms in {large:,} pages, {min(times_ms[small]):.2f} ms in "
-        f"{small:,}. Taking the request in, which packs its ids once for all lookups and checks "
+        f"Fastest: {min(times_ms[large]):.2f} ms in {large:,} pages, {min(times_ms[small]):.2f} ms "
+        f"in {small:,}. Taking the request in, which packs its ids once for all lookups and checks "
         f"them: {intake_ms(num_tokens):.2f} ms.",
     ]
     return "\n".join(lines), goals

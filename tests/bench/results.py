@@ -42,7 +42,9 @@ class Goal:
         bounds = [("<=", self.most), (">=", self.least)]
         required = ", ".join(f"{sign} {self.form.format(b)}" for sign, b in bounds if b is not None)
         cells = [required, self.form.format(self.predicted), self.form.format(self.value)]
-        return f"| {self.name} | {' | '.join(cells)} | {'holds' if self.holds else 'does not hold'} |"
+        return (
+            f"| {self.name} | {' | '.join(cells)} | {'holds' if self.holds else 'does not hold'} |"
+        )
 
 
 def goal_table(goals: Sequence[Goal]) -> list[str]:

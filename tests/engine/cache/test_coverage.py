@@ -42,23 +42,40 @@ def test_forks_and_the_system_text_are_kept() -> None:
 
 def test_surplus_goes_first_then_rungs_then_the_ends_of_paths() -> None:
     nodes = path_of(8)
-    old, deep, rung = bundle_at(path_of(1), 1), bundle_at(nodes, 8), bundle_at(nodes, 3)
+    end, deep, rung = bundle_at(path_of(1), 1), bundle_at(nodes, 8), bundle_at(nodes, 3)
     inner = bundle_at(nodes, 2)
     order = EvictionOrder()
-    for bundle in (old, inner, rung, deep):
+    for bundle in (inner, rung, deep, end):
         order.add(bundle)
     order.grade([deep, rung, inner])
-    assert list(order) == [inner, rung, old, deep]
+    order.touch(end)
     assert order.slot_victim(surplus_only=True) is inner
+    assert order.slot_victim(surplus_only=False) is inner
     inner.locks = 1
     assert order.slot_victim(surplus_only=True) is None
     assert order.slot_victim(surplus_only=False) is rung
-    order.touch(rung)
-    assert order.slot_victim(surplus_only=False) is old
-    order.touch(old)
-    assert list(order) == [inner, deep, rung, old]
-    order.remove(deep)
-    assert list(order) == [inner, rung, old]
+    order.remove(rung)
+    assert order.slot_victim(surplus_only=False) is deep
+    order.touch(deep)
+    assert order.slot_victim(surplus_only=False) is end
+    assert set(order) == {inner, deep, end}
+
+
+def test_the_end_of_a_session_that_is_over_goes_before_a_rung_in_use() -> None:
+    nodes, over = path_of(8), bundle_at(path_of(1), 1)
+    deep, rung = bundle_at(nodes, 8), bundle_at(nodes, 3)
+    order = EvictionOrder()
+    for bundle in (over, rung, deep):
+        order.add(bundle)
+    order.grade([deep, rung])
+    for _ in range(2):
+        order.touch(deep)
+    assert order.slot_victim(surplus_only=False) is rung
+    for _ in range(20):
+        order.touch(deep)
+    order.grade([deep, rung])
+    order.touch(deep)
+    assert order.slot_victim(surplus_only=False) is over
 
 
 def test_pages_come_from_the_end_of_a_path() -> None:

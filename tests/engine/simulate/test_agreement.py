@@ -58,9 +58,7 @@ def test_hits_are_those_of_an_engine(
         tiers["host"] = HostStore(None, budget_bytes=host_mib * 2**20)
     if disk_mib:
         tiers["disk"] = DiskStore(tmp_path / "disk", disk_mib * 2**20)
-    core = tiny_core(
-        tiny_model, num_pages=num_pages, num_bundle_slots=num_bundle_slots, **tiers
-    )
+    core = tiny_core(tiny_model, num_pages=num_pages, num_bundle_slots=num_bundle_slots, **tiers)
     feed(core, requests, num_lanes=LANES)
     engine, below = core.cache.counters, core.cache.tier_counters
     sizes = cache_bytes(tiny_model.config, page_size=PAGE, dtype="float32")
@@ -85,7 +83,9 @@ def test_hits_are_those_of_an_engine(
     counted = replay.cache.counters
     assert engine.hit_tokens > 1000
     for tier in ("device", *tiers):
-        assert counted.tier_hit_tokens[tier] == pytest.approx(engine.tier_hit_tokens[tier], rel=0.01)
+        assert counted.tier_hit_tokens[tier] == pytest.approx(
+            engine.tier_hit_tokens[tier], rel=0.01
+        )
     assert {*tiers} <= {tier for tier, tokens in engine.tier_hit_tokens.items() if tokens}
     num_lookups = engine.lookups.total()
     for reason in {*engine.lookups, *counted.lookups}:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -113,8 +113,8 @@ def test_commands_make_replay_and_draw_a_trace(tmp_path: Path) -> None:
     as_json = run.invoke(main, [*asked, "--json"])
     report = json.loads(as_json.output)
     assert f"{report['hit_rate']:.2%}" in text.output
-    listed = run.invoke(main, ["cache", "costs"]).output
-    assert re.search(r"^decode_ms +10$", listed, re.MULTILINE)
+    listed = run.invoke(main, ["cache", "defaults"]).output
+    assert re.search(r"^  decode_ms +10$", listed, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_blocks_are_equal_where_their_ids_are() -> None:
 
 
 def weka_file(folder: Path) -> Path:
-    """A root with a joined sub-agent, whose times count from its own start, and one left running."""
+    """A root with a sub-agent it joins, timed from its own start, and one that runs on."""
 
     def request(t: float, blocks: list[int], **more) -> dict:
         size = 64 * len(blocks) - 10

@@ -27,6 +27,11 @@ class Worth(IntEnum):
     END = 2
 
 
+# An end goes before a rung only when it has been idle sixteen times as long, and so on: an end is
+# what its session comes back to, unless the session is over.
+HASTE = {Worth.SURPLUS: 64, Worth.RUNG: 16, Worth.END: 1}
+
+
 def worth_of(path: Sequence[Bundle]) -> list[Worth]:
     """Judge the bundles of a path, deepest first."""
     tail = path[0].position if path else 0
@@ -48,12 +53,18 @@ def _is_fork(bundle: Bundle) -> bool:
 
 
 class EvictionOrder:
-    """All bundles, in the order they are given up."""
+    """All bundles, in the order they are given up.
+
+    Idle time is counted in uses of any bundle. That of an end counts from its own last use; rungs
+    and surplus count from when their path was last published on, as they are worth something only
+    while somebody is on the path.
+    """
 
     def __init__(self) -> None:
-        self._queues: dict[Worth, OrderedDict[Bundle, None]] = {
+        self._queues: dict[Worth, OrderedDict[Bundle, int]] = {
             worth: OrderedDict() for worth in Worth
         }
+        self._now = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -63,7 +74,8 @@ class EvictionOrder:
 
     def add(self, bundle: Bundle) -> None:
         """Take in a bundle, the most recently used one; `grade` says what it is worth."""
-        self._queues[Worth.END][bundle] = None
+        self._now += 1
+        self._queues[Worth.END][bundle] = self._now
 
     def remove(self, bundle: Bundle) -> None:
         """Forget a bundle."""
@@ -73,21 +85,26 @@ class EvictionOrder:
     def touch(self, bundle: Bundle) -> None:
         """Note that a bundle was used; what was of use is the end of a path to somebody."""
         self.remove(bundle)
-        self._queues[Worth.END][bundle] = None
+        self.add(bundle)
 
     def grade(self, path: Sequence[Bundle]) -> None:
         """Sort the bundles of a path by worth, given deepest first."""
         for bundle, worth in zip(path, worth_of(path), strict=True):
-            if bundle not in self._queues[worth]:
+            if worth is not Worth.END or bundle not in self._queues[worth]:
                 self.remove(bundle)
-                self._queues[worth][bundle] = None
+                self._queues[worth][bundle] = self._now
 
     def slot_victim(self, *, surplus_only: bool) -> Bundle | None:
         """Return the bundle whose slot goes first; None when none may."""
-        for bundle in self._queues[Worth.SURPLUS] if surplus_only else self:
-            if not bundle.locks:
-                return bundle
-        return None
+        victim, longest = None, -1
+        for worth in (Worth.SURPLUS,) if surplus_only else Worth:
+            for bundle, since in self._queues[worth].items():
+                if not bundle.locks:
+                    idle = (self._now - since) * HASTE[worth]
+                    if idle > longest:
+                        victim, longest = bundle, idle
+                    break
+        return victim
 
     def page_victim(self) -> Bundle | None:
         """Return the first bundle at the end of a path that nobody holds: giving it up frees pages.

@@ -50,7 +50,7 @@ def cache() -> None:
     "costs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Change an assumed cost; `trnrt cache costs` lists them. May be repeated.",
+    help="Change an assumed cost; `trnrt cache defaults` lists them. May be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option(
@@ -96,14 +96,22 @@ def simulate(
 
 @cache.command()
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False, writable=True))
-@click.option("--sessions", type=click.IntRange(min=1), default=200, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--sessions",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Sessions, their sub-agents not counted.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed gives the same trace."
+)
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Change what the sessions are like; `docs/simulator.md` lists the names. May be repeated.",
+    help="Change what the sessions are like; `trnrt cache defaults` lists the names. May be repeated.",
 )
 def generate(output: Path, sessions: int, seed: int, changes: tuple[str, ...]) -> None:
     """Write made-up sessions of coding agents to OUTPUT as JSON lines."""
@@ -119,13 +127,16 @@ def generate(output: Path, sessions: int, seed: int, changes: tuple[str, ...]) -
     click.echo(f"{len(requests):,} requests, {tokens:,} prompt tokens: {output}")
 
 
-@cache.command("costs")
-def list_costs() -> None:
-    """List the costs `simulate` assumes."""
+@cache.command()
+def defaults() -> None:
+    """List the costs `simulate` assumes and what the sessions of `generate` are like."""
     from trnrt_engine.simulate.costs import CostModel
+    from trnrt_engine.simulate.generate import SessionMix
 
-    for field in fields(CostModel):
-        click.echo(f"{field.name:<22}{field.default:g}")
+    for title, struct in (("simulate --cost", CostModel), ("generate --set", SessionMix)):
+        click.echo(title)
+        for field in fields(struct):
+            click.echo(f"  {field.name:<22}{field.default:g}")
 
 
 def _sizes(model: str | None, **room: Any) -> EngineSizes:
