@@ -111,7 +111,7 @@ def simulate(
     "changes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Change what the sessions are like; `trnrt cache defaults` lists the names. May be repeated.",
+    help="Change what sessions are like; `trnrt cache defaults` lists the names. May be repeated.",
 )
 def generate(output: Path, sessions: int, seed: int, changes: tuple[str, ...]) -> None:
     """Write made-up sessions of coding agents to OUTPUT as JSON lines."""
