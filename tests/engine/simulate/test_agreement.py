@@ -15,6 +15,7 @@ from trnrt_engine.simulate.generate import SessionMix, generate
 from trnrt_engine.simulate.replay import Replay
 from trnrt_engine.simulate.sizes import EngineSizes
 from trnrt_kernels.memory_plan import cache_bytes
+from trnrt_kernels.serving import ServingShape
 
 if TYPE_CHECKING:
     from trnrt_kernels.models.glm5_next.model import Model
@@ -41,8 +42,8 @@ LANES = 3
 
 @pytest.mark.parametrize(
     ("num_pages", "num_bundle_slots", "host_mib", "disk_mib"),
-    [(200, 120, 0, 0), (14, 5, 0, 0), (14, 5, 1, 64)],
-    ids=["ample", "scarce", "scarce with host and disk"],
+    [(200, 120, 0, 0), (14, 5, 1, 64)],
+    ids=["ample", "scarce with host and disk"],
 )
 def test_hits_are_those_of_an_engine(
     tiny_model: Model,
@@ -65,14 +66,19 @@ def test_hits_are_those_of_an_engine(
     replay = Replay(
         requests,
         EngineSizes(
+            shape=ServingShape.resolve(
+                window=512,
+                index_kpool=tiny_model.config.index_kpool,
+                backend="cpu",
+                dtype="float32",
+                max_num_seqs=4,
+                prefill_ahead=0,
+                max_num_batched_tokens=128,
+            ),
             num_pages=num_pages,
             num_bundle_slots=num_bundle_slots,
-            page_size=core.cache.page_size,
             page_bytes=sizes.page,
             state_bytes=sizes.states_per_slot + sizes.conv_tails_per_slot,
-            max_num_seqs=4,
-            token_budget=128,
-            max_model_len=512,
             host_bytes=host_mib * 2**20,
             disk_bytes=disk_mib * 2**20,
         ),

@@ -30,7 +30,8 @@ def cache() -> None:
     f"with FP8 pages, and a cache of {DEFAULT_CACHE_GIB:g} GiB]",
 )
 @options(
-    *("cache_gib", "cache_host_gib", "max_num_seqs", "max_model_len", "max_num_batched_tokens")
+    *("cache_gib", "cache_host_gib", "max_num_seqs", "prefill_ahead", "max_model_len"),
+    *("max_num_batched_tokens", "max_decode_stall_ms"),
 )
 @click.option(
     "--disk-gib",
@@ -139,27 +140,16 @@ def defaults() -> None:
             click.echo(f"  {field.name:<22}{field.default:g}")
 
 
-def _sizes(model: str | None, **room: Any) -> EngineSizes:
-    from trnrt_engine.simulate.sizes import RELEASED_WINDOW, EngineSizes
+def _sizes(model: str | None, *, disk_gib: float, **room: Any) -> EngineSizes:
+    from trnrt_engine.simulate.sizes import EngineSizes
 
-    cache_gib, host_gib, disk_gib = room["cache_gib"], room["cache_host_gib"], room["disk_gib"]
+    cache_gib, host_gib = room.pop("cache_gib"), room.pop("cache_host_gib")
     below = {"host_bytes": int(host_gib * GIB), "disk_bytes": int(disk_gib * GIB)}
     if model is not None:
-        return EngineSizes.of_model(
-            model,
-            cache_bytes=None if cache_gib is None else int(cache_gib * GIB),
-            max_num_seqs=room["max_num_seqs"],
-            max_model_len=room["max_model_len"],
-            max_num_batched_tokens=room["max_num_batched_tokens"],
-            **below,
-        )
-    return EngineSizes.released(
-        int((DEFAULT_CACHE_GIB if cache_gib is None else cache_gib) * GIB),
-        max_num_seqs=room["max_num_seqs"],
-        max_model_len=room["max_model_len"] or RELEASED_WINDOW,
-        **({"token_budget": rows} if (rows := room["max_num_batched_tokens"]) else {}),
-        **below,
-    )
+        cache_bytes = None if cache_gib is None else int(cache_gib * GIB)
+        return EngineSizes.of_model(model, cache_bytes=cache_bytes, **below, **room)
+    cache_bytes = int((DEFAULT_CACHE_GIB if cache_gib is None else cache_gib) * GIB)
+    return EngineSizes.released(cache_bytes, **below, **room)
 
 
 def _costs(changes: tuple[str, ...]) -> Any:

@@ -29,6 +29,8 @@ from trnrt_engine.simulate.endless import EndlessCache
 from trnrt_engine.simulate.lengths import LengthBytes, LengthStore, VirtualCopies
 from trnrt_engine.simulate.sizes import EngineSizes
 from trnrt_engine.simulate.trace import TraceRequest, trees_of
+from trnrt_engine.stall_budget import StallBudget
+from trnrt_engine.step_times import StepTimes
 
 VOCAB_SIZE = 2**31
 CACHE_ID = bytes(32)
@@ -157,13 +159,22 @@ class Replay:
         self._scheduler = Scheduler(
             cache=self.cache,
             metrics=self.metrics,
-            max_num_seqs=sizes.max_num_seqs,
-            token_budget=sizes.token_budget,
+            max_num_seqs=sizes.shape.max_num_seqs,
+            prefill_ahead=sizes.shape.prefill_ahead,
+            stall_budget=StallBudget(
+                StepTimes(
+                    prefill_buckets=sizes.shape.prefill_buckets,
+                    decode_buckets=sizes.shape.decode_buckets,
+                    context_buckets=sizes.shape.context_buckets,
+                ),
+                budget_s=sizes.max_decode_stall_ms / 1e3,
+                metrics=self.metrics,
+            ),
             clock=lambda: self.now_s,
         )
         self._limits = RequestLimits(
             vocab_size=VOCAB_SIZE,
-            max_model_len=sizes.max_model_len,
+            max_model_len=sizes.shape.max_model_len,
             num_pages=sizes.num_pages,
             page_size=sizes.page_size,
             eos_token_ids=(),
@@ -197,7 +208,7 @@ class Replay:
         return CacheManager(
             num_pages=sizes.num_pages,
             page_size=sizes.page_size,
-            num_state_slots=sizes.max_num_seqs,
+            num_state_slots=sizes.shape.max_live_seqs,
             num_scratch=0,
             num_bundle_slots=sizes.num_bundle_slots,
             cache_id=CACHE_ID,

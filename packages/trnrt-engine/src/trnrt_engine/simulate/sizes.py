@@ -10,7 +10,7 @@ from trnrt_kernels.memory_plan import BUNDLE_SHARE, plan_memory
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.tensor_check import stored_dtype
 from trnrt_kernels.models.shipped import find_model_dir
-from trnrt_kernels.serving import PAGE_SIZE, PREFILL_LADDERS, ServingShape
+from trnrt_kernels.serving import PAGE_SIZE, ServingShape
 
 GIB = 2**30
 
@@ -20,6 +20,7 @@ GIB = 2**30
 RELEASED_PAGE_BYTES = 11 * PAGE_SIZE * (512 + 128 * 2 // 4)
 RELEASED_STATE_BYTES = 34 * (64 * 128 * 128 * 4 + 3 * 3 * 8192 * 2)
 RELEASED_WINDOW = 1_048_576
+RELEASED_INDEX_KPOOL = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,29 +28,56 @@ class EngineSizes:
     """Budgets of one engine, scratch not counted.
 
     Fields:
+        shape: page size, window, sequences at once and buckets.
         num_pages, num_bundle_slots: on the device.
         page_bytes, state_bytes: of a page and of a bundle's states in the tiers below.
-        token_budget: of a prefill chunk.
         host_bytes, disk_bytes: budgets of the tiers below; 0 = there is none.
     """
 
+    shape: ServingShape
     num_pages: int
     num_bundle_slots: int
-    page_size: int = PAGE_SIZE
     page_bytes: int = RELEASED_PAGE_BYTES
     state_bytes: int = RELEASED_STATE_BYTES
-    max_num_seqs: int = 12
-    token_budget: int = PREFILL_LADDERS["trn2"][-1]
-    max_model_len: int = RELEASED_WINDOW
+    max_decode_stall_ms: int = 500
     host_bytes: int = 0
     disk_bytes: int = 0
 
     @classmethod
-    def released(cls, cache_bytes: int, **fields: int) -> Self:
-        """Split a device's budget as the engine does, with the released model's sizes."""
+    def released(
+        cls,
+        cache_bytes: int,
+        *,
+        host_bytes: int = 0,
+        disk_bytes: int = 0,
+        max_decode_stall_ms: int = 500,
+        **of_shape: int | None,
+    ) -> Self:
+        """Split a device's budget as the engine does, with the released model's sizes.
+
+        Args:
+            of_shape: what `ServingShape.resolve` takes.
+
+        Raises:
+            OptionError: a value is out of range.
+        """
+        shape = ServingShape.resolve(
+            window=RELEASED_WINDOW,
+            index_kpool=RELEASED_INDEX_KPOOL,
+            backend="trn2",
+            dtype="bfloat16",
+            **of_shape,  # type: ignore[arg-type]
+        )
         num_slots = math.floor(BUNDLE_SHARE * cache_bytes / RELEASED_STATE_BYTES)
         rest = cache_bytes - num_slots * RELEASED_STATE_BYTES
-        return cls(num_pages=rest // RELEASED_PAGE_BYTES, num_bundle_slots=num_slots, **fields)
+        return cls(
+            shape=shape,
+            num_pages=rest // RELEASED_PAGE_BYTES,
+            num_bundle_slots=num_slots,
+            max_decode_stall_ms=max_decode_stall_ms,
+            host_bytes=host_bytes,
+            disk_bytes=disk_bytes,
+        )
 
     @classmethod
     def of_model(
@@ -57,13 +85,15 @@ class EngineSizes:
         model: str,
         *,
         cache_bytes: int | None = None,
-        max_num_seqs: int = 12,
-        max_model_len: int | None = None,
-        max_num_batched_tokens: int | None = None,
         host_bytes: int = 0,
         disk_bytes: int = 0,
+        max_decode_stall_ms: int = 500,
+        **of_shape: int | None,
     ) -> Self:
         """Plan as a cpu engine does for a model folder or a shipped model; no weights are read.
+
+        Args:
+            of_shape: what `ServingShape.resolve` takes.
 
         Raises:
             TrnrtKernelsError: there is no such model, or it does not fit.
@@ -75,23 +105,24 @@ class EngineSizes:
             index_kpool=config.index_kpool,
             backend="cpu",
             dtype=stored_dtype(folder, config),
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            max_num_batched_tokens=max_num_batched_tokens,
+            **of_shape,  # type: ignore[arg-type]
         )
         memory = plan_memory(config, shape, cache_budget_bytes=cache_bytes)
         return cls(
+            shape=shape,
             num_pages=memory.num_pages - memory.num_scratch,
             num_bundle_slots=memory.num_bundle_slots,
-            page_size=shape.page_size,
             page_bytes=memory.cache.page,
             state_bytes=memory.cache.states_per_slot + memory.cache.conv_tails_per_slot,
-            max_num_seqs=shape.max_num_seqs,
-            token_budget=shape.max_num_batched_tokens,
-            max_model_len=shape.max_model_len,
+            max_decode_stall_ms=max_decode_stall_ms,
             host_bytes=host_bytes,
             disk_bytes=disk_bytes,
         )
+
+    @property
+    def page_size(self) -> int:
+        """Tokens a page."""
+        return self.shape.page_size
 
     @property
     def device_bytes(self) -> int:
