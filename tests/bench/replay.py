@@ -93,6 +93,7 @@ def run_at(requests: list[TraceRequest], share: float, whole_bytes: int) -> Run:
         if name == "engine":
             endless = sum(outcome.endless_tokens for outcome in outcomes)
             bound = bound_tokens(outcomes, sizes)
+            assert hits[name] <= bound * (1 + 1e-9)
         print(f"{share:g} of the memory, {name}: {hits[name]:,} tokens", flush=True)
     return Run(share, hits, endless, bound)
 
