@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from support.stepped import SteppedCore
 from trnrt_engine.core import EngineCore
-from trnrt_engine.simulate.replay import Arrivals
+from trnrt_engine.simulate.arrivals import Arrivals
 from trnrt_engine.simulate.trace import TraceRequest
 
 

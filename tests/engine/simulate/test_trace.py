@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from trnrt_engine.simulate.arrivals import Arrivals
 from trnrt_engine.simulate.endless import EndlessCache
 from trnrt_engine.simulate.generate import SessionMix, generate
-from trnrt_engine.simulate.replay import Arrivals
 from trnrt_engine.simulate.trace import TraceError, TraceRequest, read_trace, trees_of, write_trace
 
 

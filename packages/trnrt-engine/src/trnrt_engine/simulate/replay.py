@@ -7,10 +7,7 @@ publication, eviction, write-through and load-back are the engine's own code.
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,11 +21,12 @@ from trnrt_engine.intake import RequestLimits, make_request
 from trnrt_engine.metrics import EngineMetrics
 from trnrt_engine.plan import SchedulerOutput, StepResult
 from trnrt_engine.scheduler import Scheduler
+from trnrt_engine.simulate.arrivals import Arrivals
 from trnrt_engine.simulate.costs import CostModel
 from trnrt_engine.simulate.endless import EndlessCache
 from trnrt_engine.simulate.lengths import LengthBytes, LengthStore, VirtualCopies
 from trnrt_engine.simulate.sizes import EngineSizes
-from trnrt_engine.simulate.trace import TraceRequest, trees_of
+from trnrt_engine.simulate.trace import TraceRequest
 from trnrt_engine.stall_budget import StallBudget
 from trnrt_engine.step_times import StepTimes
 
@@ -69,63 +67,6 @@ class Occupancy:
     num_bundles: int
     host_bytes: int
     disk_bytes: int
-
-
-class Arrivals:
-    """Which request is sent next, and when.
-
-    Args:
-        num_lanes: conversations, with all they started, alive at once; None = as recorded.
-    """
-
-    def __init__(self, requests: Sequence[TraceRequest], *, num_lanes: int | None) -> None:
-        self._ready: list[tuple[float, int, TraceRequest]] = []
-        self._order = itertools.count()
-        self._num_open = {request.id: len(request.after) for request in requests}
-        self._waits_until_s: dict[str, float] = defaultdict(float)
-        self._followers: dict[str, list[TraceRequest]] = defaultdict(list)
-        for request in requests:
-            for name in request.after:
-                self._followers[name].append(request)
-        trees = deque(trees_of(requests))
-        self._tree_of = {request.id: tree[0].id for tree in trees for request in tree}
-        self._num_left = {tree[0].id: len(tree) for tree in trees}
-        self._trees = trees
-        while self._trees and (num_lanes is None or num_lanes > 0):
-            tree = self._trees.popleft()
-            self._start(tree, 0.0 if num_lanes is None else -min(r.time_s for r in tree))
-            num_lanes = None if num_lanes is None else num_lanes - 1
-
-    @property
-    def next_s(self) -> float | None:
-        """When the next one is sent; None while all wait for others."""
-        return self._ready[0][0] if self._ready else None
-
-    def take(self, now_s: float) -> Iterable[tuple[float, TraceRequest]]:
-        """Yield those that have been sent by now, with the time."""
-        while self._ready and self._ready[0][0] <= now_s:
-            sent_s, _, request = heapq.heappop(self._ready)
-            yield sent_s, request
-
-    def end(self, request: TraceRequest, now_s: float) -> None:
-        """Note that a request has ended."""
-        for follower in self._followers.pop(request.id, ()):
-            self._num_open[follower.id] -= 1
-            if not self._num_open[follower.id]:
-                self._send(follower, now_s + follower.pause_s)
-        tree = self._tree_of[request.id]
-        self._num_left[tree] -= 1
-        if not self._num_left[tree] and self._trees:
-            following = self._trees.popleft()
-            self._start(following, now_s - min(r.time_s for r in following))
-
-    def _start(self, tree: list[TraceRequest], shift_s: float) -> None:
-        for request in tree:
-            if not request.after:
-                self._send(request, request.time_s + shift_s)
-
-    def _send(self, request: TraceRequest, at_s: float) -> None:
-        heapq.heappush(self._ready, (at_s, next(self._order), request))
 
 
 class Replay:
