@@ -58,6 +58,8 @@ def made(*, prompt: list[int] | None = None, limits: RequestLimits = LIMITS, **f
         ("min_tokens", 2**63),
         ("stop_token_ids", (100,)),
         ("stop_token_ids", (-1,)),
+        ("token_ids", [2**32]),
+        ("token_ids", [1, 2.5]),
         ("num_logprobs", -1),
         ("num_logprobs", 21),
         ("token_ids", []),

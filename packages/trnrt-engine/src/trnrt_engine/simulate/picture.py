@@ -10,7 +10,7 @@ from trnrt_engine.simulate.replay import Occupancy, Replay
 WIDTH, PANEL_HEIGHT, LEFT, RIGHT, TOP, GAP = 960, 200, 70, 170, 40, 60
 MAX_COLUMNS = 480
 MAX_DOTS = 3000
-INK, FAINT = "#333333", "#dddddd"
+INK, FAINT = "#333333", "#cccccc"
 TIER_COLOURS = {"device": "#4e79a7", "host": "#59a14f", "disk": "#b07aa1", "": "#e15759"}
 COLOURS = {**TIER_COLOURS, "held": "#4e79a7", "cached": "#a0cbe8", "states": "#f28e2b"}
 
@@ -171,4 +171,4 @@ def _tokens(value: float) -> str:
 
 
 def _seconds(value: float) -> str:
-    return f"{value / 60:.0f} min" if value >= 600 else f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value >= 120 else f"{value:.0f} s"
