@@ -36,9 +36,9 @@ class Request:
     num_prompt_tokens.
 
     Fields:
-        packed_ids: the prompt, as `prefix_key.pack_ids` gives it.
         max_output_tokens: outputs at most, prior ones included, clamped to the window.
         stop_ids: tokens that end it.
+        packed_ids: the prompt, as `prefix_key.pack_ids` gives it; None = as it came.
         deadline_at_s: on the engine's clock.
         output_token_ids: outputs known so far, prior ones included.
         num_computed_tokens: positions whose step has been planned.
@@ -52,10 +52,10 @@ class Request:
     """
 
     spec: EngineRequest
-    packed_ids: array[int]
     arrival_s: float
     max_output_tokens: int
     stop_ids: frozenset[int]
+    packed_ids: array[int] | None = None
     deadline_at_s: float | None = None
     status: RequestStatus = RequestStatus.WAITING
     output_token_ids: list[int] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Request:
             most = max(self.num_prompt_tokens, num_known) + HEAD_ROOM
             self._admission = Admission(
                 max_tokens=min(most, self.max_cached_tokens),
-                token_ids=self.packed_ids,
+                token_ids=spec.token_ids if self.packed_ids is None else self.packed_ids,
                 salt=spec.cache_salt,
                 marks=spec.marks,
                 control=spec.cache,
