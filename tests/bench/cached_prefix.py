@@ -1,10 +1,11 @@
 """A second request with a cached prefix of 16k tokens: tokens computed, and CPU time to its token.
 
-    python tests/bench/cached_prefix.py [--rounds 2] [--no-write]
+    python tests/bench/cached_prefix.py [--toy] [--no-write]
 
 Required: computed are exactly the new tokens and at most 63 more, whatever the prompt's length
-modulo 64; the time from intake to the first token at most 0.05 of the cold one. Real steps on one
-thread; the 53M toy for the time, a tiny model for the counts at more lengths.
+modulo 64; the CPU time from intake to the first token at most 0.05 of the cold one. Real steps on
+one thread, of a tiny model, which makes the ratio larger than a real one would: what a step costs
+beside its tokens weighs more. `--toy` takes the 53M toy of `tests/bench/toy.py`, for minutes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from trnrt_kernels.numeric import NumericMode
 
 PREFIX_TOKENS = 16_384
 NEW_TOKENS = 40
-REMAINDERS = (0, 17, 63)
+REMAINDERS = (0, 63)
 TITLE = "Cached prefix of 16k tokens"
 
 
@@ -89,47 +90,42 @@ def load_toy(folder: Path) -> Model:
     return Model(config, load_weights(folder, config), numeric_mode=NumericMode.FAST)
 
 
-def excess_tokens(model: Model) -> list[int]:
-    """Return what was computed beyond the new tokens, for prefixes of several lengths."""
-    asker, excess = Asker(model), []
+def measure(model: Model) -> list[tuple[FirstToken, FirstToken]]:
+    """Return what a cold and then a cached request took, for prefixes of several lengths."""
+    asker, pairs = Asker(model), []
     for remainder in REMAINDERS:
         size = PREFIX_TOKENS + remainder
         prompt = tokens_of(remainder, size + NEW_TOKENS, model.config.vocab_size)
-        asker.ask(prompt[:size])
-        second = asker.ask(prompt)
-        assert second.computed + second.cached == len(prompt)
-        excess.append(second.computed - NEW_TOKENS)
-    return excess
+        pair = asker.ask(prompt[:size]), asker.ask(prompt)
+        assert pair[1].computed + pair[1].cached == len(prompt)
+        print(f"{size} tokens: cold {pair[0]}, cached {pair[1]}", flush=True)
+        pairs.append(pair)
+    return pairs
 
 
-def ratio(model: Model, rounds: int) -> tuple[float, float]:
-    """Return the least CPU seconds of a cold and of a cached request, one after the other."""
-    asker, cold, cached = Asker(model), [], []
-    for seed in range(rounds):
-        prompt = tokens_of(seed, PREFIX_TOKENS + NEW_TOKENS, model.config.vocab_size)
-        cold.append(asker.ask(prompt[:PREFIX_TOKENS]))
-        cached.append(asker.ask(prompt))
-        print(f"cold {cold[-1]}, cached {cached[-1]}", flush=True)
-    return min(each.cpu_s for each in cold), min(each.cpu_s for each in cached)
-
-
-def report(rounds: int) -> tuple[str, list[Goal]]:
+def report(*, is_toy: bool) -> tuple[str, list[Goal]]:
     """Measure all; returns the section and its goals."""
     with tempfile.TemporaryDirectory() as folder:
-        tiny = load_tiny_model(Path(folder) / "tiny", window=32_768)
-        excess = excess_tokens(tiny)
-        cold_s, cached_s = ratio(load_toy(Path(folder) / "toy"), rounds)
+        path = Path(folder) / "model"
+        pairs = measure(load_toy(path) if is_toy else load_tiny_model(path, window=32_768))
+    excess = [cached.computed - NEW_TOKENS for _, cached in pairs]
+    cold_s = min(cold.cpu_s for cold, _ in pairs)
+    cached_s = min(cached.cpu_s for _, cached in pairs)
     goals = [
         Goal("tokens computed beyond the new ones, most", 63, max(excess), "{:.0f}", most=63),
         Goal(
-            "cached / cold time to the first token", 0.005, cached_s / cold_s, "{:.4f}", most=0.05
+            "cached / cold CPU time to the first token",
+            0.02,
+            cached_s / cold_s,
+            "{:.4f}",
+            most=0.05,
         ),
     ]
+    name = "the 53M toy" if is_toy else "the tiny model of the tests"
     lines = [
-        *provenance("python tests/bench/cached_prefix.py"),
-        f"- Real steps, float32, eager; a prefix of {PREFIX_TOKENS:,} tokens and more, "
-        f"{NEW_TOKENS} new ones. Times: the 53M toy of `tests/bench/toy.py`, least CPU time of "
-        f"{rounds} from intake to the first token",
+        *provenance(f"python tests/bench/cached_prefix.py{' --toy' if is_toy else ''}"),
+        f"- Real steps of {name}, float32, eager; a prefix of {PREFIX_TOKENS:,} tokens and more, "
+        f"{NEW_TOKENS} new ones; from intake to the first token, least of {len(pairs)}",
         "",
         *goal_table(goals),
         "",
@@ -143,11 +139,11 @@ def report(rounds: int) -> tuple[str, list[Goal]]:
 def main() -> None:
     """Run, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--toy", action="store_true", help="the 53M toy in place of a tiny model")
     parser.add_argument("--no-write", action="store_true", help="print only")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    text, goals = report(arguments.rounds)
+    text, goals = report(is_toy=arguments.toy)
     print(text)
     if not arguments.no_write:
         write_section(RESULTS, TITLE, text)
