@@ -67,12 +67,12 @@ class Copies(Protocol):
     """Moves entries to and from stores while others go on; methods as those of `CopyQueue`."""
 
     def submit_put(
-        self, store: ByteStore, key: bytes, chunks: Sequence[memoryview], *, value: int = 0
+        self, store: CopyStore, key: bytes, chunks: Sequence[memoryview], *, value: int = 0
     ) -> int | None: ...
 
     def submit_get(
         self,
-        store: ByteStore,
+        store: CopyStore,
         key: bytes,
         *,
         into: Sequence[memoryview] | None = None,

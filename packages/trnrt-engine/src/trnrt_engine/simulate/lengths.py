@@ -38,6 +38,10 @@ class LengthBytes:
         """States and conv tails."""
         return [self._view[: self._state_bytes]]
 
+    def live(self, slot: int) -> list[memoryview]:
+        """Those of a sequence; open pools and its row of the sampling state are left out."""
+        return self.states(slot)
+
 
 class LengthStore:
     """A `ByteStore` of headers and lengths; what was used longest ago is evicted first.
