@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MINUTES = float(os.environ.get("LAW_MINUTES", "3"))
 MAX_EXAMPLES = 1_000_000  # more than fit any time
-MUST_HAVE = ("hits_device", "hits_host", "hits_disk", "restarts", "evicted_pages")
+MUST_HAVE = ("hits_device", "hits_host", "hits_disk", "restarts", "evicted_pages", "preempted_swap")
 
 
 class TimeIsOver(BaseException):

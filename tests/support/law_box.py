@@ -43,6 +43,7 @@ class Setup:
     Fields:
         extra_pages: beyond those of the longest request.
         host_kib, disk_kib: 0 = there is no such tier.
+        swap_kib: for sequences that give way; 0 = they are computed again.
         num_engines: 2 share host and disk.
         tick_s: that pass whenever the clock is read, so that steps take time.
     """
@@ -56,6 +57,7 @@ class Setup:
     num_steps_ahead: int = 0
     host_kib: int = 0
     disk_kib: int = 0
+    swap_kib: int = 8192
     num_engines: int = 1
     prefill_ahead: int = 0
     stall_ms: int = 500
@@ -122,6 +124,7 @@ class LawEngine(SteppedCore):
             eos_token_ids=EOS_IDS,
             cache_id=CACHE_ID,
             is_exact_cache=True,
+            swap_bytes=setup.swap_kib * 1024,
             clock=clock,
             **(stores | {"delay": self.gate} if stores else {}),
         )

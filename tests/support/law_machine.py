@@ -156,6 +156,14 @@ class LawMachine(RuleBasedStateMachine):
             self.engines[asked.engine].abort(asked.name)
             self._take_ends(asked.engine)
 
+    @rule(engine=engine_numbers, which=st.integers(0, MAX_REQUESTS), steps=st.sampled_from([2, 0]))
+    def preempt(self, engine: int, which: int, steps: int) -> None:
+        """Take a running request's room away."""
+        scheduler = self._engine(engine).core.scheduler
+        if scheduler.running:
+            scheduler.preempt(scheduler.running[which % len(scheduler.running)].request_id)
+        self.step(steps, engine)
+
     @rule(seconds=st.sampled_from([0.2, 3.0]))
     def wait(self, seconds: float) -> None:
         """Let time pass: lives and deadlines end, loads are late."""
@@ -337,6 +345,8 @@ class LawMachine(RuleBasedStateMachine):
         counts["evicted_bundles"] += stats.evicted_bundles
         counts["late_loads"] += stats.cache_late_loads
         counts["failed_loads"] += stats.cache_failed_loads
+        for way, num_preempted in stats.preemptions.items():
+            counts[f"preempted_{way}"] += num_preempted
         for tier, num_hits in engine.count_hits().items():
             counts[f"hits_{tier}"] += num_hits
         for tier, num_bytes in stats.cache_bytes_written.items():

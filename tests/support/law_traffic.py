@@ -67,6 +67,7 @@ setups = st.builds(
     num_steps_ahead=st.sampled_from([0, 1]),
     host_kib=st.sampled_from([0, 8192, 512]),
     disk_kib=st.sampled_from([0, 8192, 512]),
+    swap_kib=st.sampled_from([8192, 256, 0]),
     num_engines=st.sampled_from([1, 1, 2]),
     prefill_ahead=st.integers(0, 2),
     stall_ms=st.sampled_from([500, 20, 1]),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trnrt_engine.cache.arena import layout_within
-from trnrt_engine.cache.bytestore import ByteStore, Pinned, StoreStats
+from trnrt_engine.cache.bytestore import CopyStore, Pinned, StoreStats
 from trnrt_engine.cache.copies import CopyDone, CopyKind, CopyStatus
 from trnrt_engine.cache.disk_format import HEADER_BYTES
 from trnrt_engine.cache.host_store import DEFAULT_BLOCK_BYTES
@@ -146,7 +146,7 @@ class LengthStore:
 class _Copy:
     ticket: int
     kind: CopyKind
-    store: ByteStore
+    store: CopyStore
     key: bytes
     buffers: Sequence[memoryview]
     num_bytes: int
@@ -166,7 +166,7 @@ class VirtualCopies:
         self,
         *,
         max_bytes_in_flight: int,
-        copy_s: Callable[[ByteStore, int], float],
+        copy_s: Callable[[CopyStore, int], float],
         clock: Callable[[], float],
     ) -> None:
         self._max_bytes = max_bytes_in_flight
@@ -183,14 +183,14 @@ class VirtualCopies:
         return self._copies[0].ends_s if self._copies else None
 
     def submit_put(
-        self, store: ByteStore, key: bytes, chunks: Sequence[memoryview], *, value: int = 0
+        self, store: CopyStore, key: bytes, chunks: Sequence[memoryview], *, value: int = 0
     ) -> int | None:
         """Store `chunks`; None when too much is in flight."""
         return self._submit(CopyKind.PUT, store, key, chunks)
 
     def submit_get(
         self,
-        store: ByteStore,
+        store: CopyStore,
         key: bytes,
         *,
         into: Sequence[memoryview] | None = None,
@@ -235,7 +235,7 @@ class VirtualCopies:
         self._copies.clear()
 
     def _submit(
-        self, kind: CopyKind, store: ByteStore, key: bytes, buffers: Sequence[memoryview]
+        self, kind: CopyKind, store: CopyStore, key: bytes, buffers: Sequence[memoryview]
     ) -> int | None:
         num_bytes = sum(buffer.nbytes for buffer in buffers)
         if self._copies and self._bytes_in_flight + num_bytes > self._max_bytes:
