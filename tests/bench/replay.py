@@ -26,7 +26,7 @@ from trnrt_engine.simulate.sizes import EngineSizes
 from trnrt_engine.simulate.trace import BLOCK_TOKENS, TraceRequest
 
 GIB = 2**30
-SHARES = (1.0, 0.25, 0.125)
+SHARES = (1.0, 0.25)
 TITLE = "Replay of agent sessions"
 
 
@@ -94,7 +94,11 @@ def run_at(requests: list[TraceRequest], share: float, whole_bytes: int) -> Run:
             endless = sum(outcome.endless_tokens for outcome in outcomes)
             bound = bound_tokens(outcomes, sizes)
             assert hits[name] <= bound * (1 + 1e-9)
-        print(f"{share:g} of the memory, {name}: {hits[name]:,} tokens", flush=True)
+        print(
+            f"{share:g} of the memory, {name}: {hits[name]:,} tokens; never evicting {endless:,}, "
+            f"bound {bound:,.0f}",
+            flush=True,
+        )
     return Run(share, hits, endless, bound)
 
 
