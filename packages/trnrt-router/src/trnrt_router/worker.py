@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 from litestar import Litestar, Request, Response, get, post
+from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
 from trnrt_engine.api import (
@@ -227,7 +228,20 @@ def _beat(engine: ServedEngine, request_ids: Iterable[str]) -> protocol.Beat:
 
 def create_worker_app(worker: Worker) -> Litestar:
     """Build the ASGI application of an engine process."""
+    return Litestar(
+        [*_questions(worker), _stream(worker), *_commands(worker)],
+        exception_handlers={
+            TrnrtEngineError: _refuse,
+            StreamGone: _refuse,
+            msgspec.MsgspecError: _refuse,
+        },
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=MAX_SUBMIT_BYTES,
+    )
 
+
+def _questions(worker: Worker) -> list[HTTPRouteHandler]:
     @get("/health", sync_to_thread=False)
     def health() -> Response[bytes]:
         return _reply(worker.health)
@@ -245,6 +259,10 @@ def create_worker_app(worker: Worker) -> Litestar:
         told = worker.engine().progress(request.query_params.get("request_id", ""))
         return _reply(told, status=200 if told is not None else 404)
 
+    return [health, info, stats, progress]
+
+
+def _stream(worker: Worker) -> HTTPRouteHandler:
     @get("/stream")
     async def stream(request: Request[Any, Any, Any]) -> Stream | Response[bytes]:
         asked = request.query_params.get("protocol")
@@ -254,6 +272,10 @@ def create_worker_app(worker: Worker) -> Litestar:
         worker.engine()  # not ready is a status, not an empty stream
         return Stream(worker.stream(), media_type=MSGPACK)
 
+    return stream
+
+
+def _commands(worker: Worker) -> list[HTTPRouteHandler]:
     @post("/submit")
     async def submit(request: Request[Any, Any, Any]) -> Response[bytes]:
         await worker.submit(await request.body())
@@ -279,17 +301,7 @@ def create_worker_app(worker: Worker) -> Litestar:
         await worker.engine().release_session(body.session_id)
         return _reply(None, status=202)
 
-    return Litestar(
-        [health, info, stats, progress, stream, submit, abort, flush, release_session],
-        exception_handlers={
-            TrnrtEngineError: _refuse,
-            StreamGone: _refuse,
-            msgspec.MsgspecError: _refuse,
-        },
-        openapi_config=None,
-        logging_config=None,
-        request_max_body_size=MAX_SUBMIT_BYTES,
-    )
+    return [submit, abort, flush, release_session]
 
 
 def _refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
