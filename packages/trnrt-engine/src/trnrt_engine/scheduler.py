@@ -308,7 +308,9 @@ class Scheduler:
         decode = ending = None
         if decoding:
             shape_of = self._stall_budget.times.decode_shape
-            context = max(request.num_computed_tokens for request in decoding) + 1
+            # Who waits for a seat may have one by then.
+            contexts = [r.num_computed_tokens for r in self.running if not r.can_prefill]
+            context = max(contexts) + 1
             decode = shape_of(len(decoding), context)
             if self._admitted.has_free_seat:  # who is computed to its end decodes, too
                 ending = shape_of(len(decoding) + 1, max(context, start + remaining + 1))
