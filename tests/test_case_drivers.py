@@ -34,7 +34,30 @@ def falsified(record):
         for field in ("reasoning", "content", "text"):
             if field in record["expect"]:
                 text = (record["expect"][field] or "") + "x"
-                yield record | {"expect": record["expect"] | {field: text}}
+                yield with_expectation(record, **{field: text})
+        yield from falsified_calls(record)
+
+
+def with_expectation(record, **fields):
+    return record | {"expect": record["expect"] | fields, "accept_instead": []}
+
+
+def falsified_calls(record):
+    """Yield copies with a call too many, another name, another argument, another type."""
+    calls = record["expect"].get("tool_calls", [])
+    if record["kind"] != "parse":
+        return
+    yield with_expectation(record, tool_calls=[*calls, {"name": "f", "arguments": {}}])
+    for index, call in enumerate(calls):
+        first, *_ = [*call["arguments"], "key"]
+        value = call["arguments"].get(first)
+        for wrong in (
+            call | {"name": call["name"] + "x"},
+            call | {"arguments": call["arguments"] | {first: [value]}},
+            call | {"arguments": call["arguments"] | {"other": 1}},
+        ):
+            yield with_expectation(record, tool_calls=[*calls[:index], wrong, *calls[index + 1 :]])
+    yield with_expectation(record, finish_reason="content_filter")
 
 
 TEXT_KINDS = ("render", "render_ids", "http", "parse", "text_stream", "byte_stream")

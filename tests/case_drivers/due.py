@@ -8,7 +8,6 @@ Record = dict[str, Any]
 
 # Which later part of the product a whole file waits for.
 _LATER_AREAS = {
-    "tool_parser": "tool calls",
     "streaming_sse": "the full API",
     "api": "the full API",
     "logprobs": "the full API",
@@ -29,8 +28,6 @@ def waits_for(record: Record) -> str | None:
     """The part of the product this record waits for, None when it is due now."""
     if part := _LATER_KINDS.get(record["kind"]) or _LATER_AREAS.get(record["area"]):
         return part
-    if record["kind"] in ("parse", "text_stream") and record.get("tools"):
-        return "tool calls"
     setup = record.get("setup", {})
     if setup.get("tp", 1) != 1 or setup.get("cp", 1) != 1:
         return "ranks"

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from case_drivers.outcome import PASSED, Outcome, failed
-from case_drivers.texts import Answer, differences, every_cut, join, read_text
+from case_drivers.texts import Answer, differences, every_cut, join, read_text, tools_of
 from support.demo_folder import DEMO_DIR
 from trnrt_router.text.choice import ChoiceStream
 from trnrt_router.text.controls import new_seam, remove_seams
@@ -26,7 +26,7 @@ def run(record: dict[str, Any]) -> Outcome:
             if all(faults):
                 return failed(f"{label}: {faults[0]}")
         for text in record.get("must_not_appear", []):
-            if text in answer.reasoning or text in answer.content:
+            if any(text in shown for shown in _shown(answer)):
                 return failed(f"{label}: {text!r} appears")
         first = first or answer
         if answer != first:
@@ -34,23 +34,31 @@ def run(record: dict[str, Any]) -> Outcome:
     return PASSED
 
 
+def _shown(answer: Answer) -> Iterator[str]:
+    """Everything a tag or another text may have leaked into; values are compared elsewhere."""
+    yield from (answer.reasoning, answer.content)
+    for call in answer.calls:
+        yield call.name
+        yield call.arguments
+
+
 def _answers(record: dict[str, Any]) -> Iterator[tuple[str, Answer]]:
     raw, ended = record["raw"], record["generation_ended"]
-    starts_in = Section(record["start_in"])
-    yield "non-streaming", read_text([raw], starts_in=starts_in, ended=ended)
+    options = {"starts_in": Section(record["start_in"]), "tools": tools_of(record)}
+    yield "non-streaming", read_text([raw], ended=ended, **options)
     cuts = [*record["chunkings"].items(), *every_cut(raw, record.get("also_try", []))]
     for label, pieces in cuts:
         if "".join(pieces) != raw:
             raise ValueError(f"chunking {label!r} does not add up to the raw text")
-        yield label, read_text(pieces, starts_in=starts_in, ended=ended)
+        yield label, read_text(pieces, ended=ended, **options)
     for size in range(1, MAX_GROUP + 1):
-        yield f"ids in groups of {size}", _read_ids(raw, size, starts_in=starts_in, ended=ended)
+        yield f"ids in groups of {size}", _read_ids(raw, size, ended=ended, **options)
 
 
-def _read_ids(raw: str, group: int, *, starts_in: Section, ended: str) -> Answer:
+def _read_ids(raw: str, group: int, *, ended: str, **options: Any) -> Answer:
     tokenizer = _demo_tokenizer()
     ids, stop_id = _encode_output(tokenizer, raw)
-    stream = ChoiceStream(tokenizer, starts_in=starts_in)
+    stream = ChoiceStream(tokenizer, **options)
     deltas = [
         stream.push(ids[start : start + group], stop_token_id=stop_id)
         for start in range(0, len(ids), group)

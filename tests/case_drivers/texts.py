@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from support.calls import Call, is_same_json, join_calls
 from trnrt_router.text.choice import ChoiceDelta, TextStream
 from trnrt_router.text.markup import Section
+from trnrt_router.text.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +19,18 @@ class Answer:
     reasoning: str
     content: str
     finish_reason: str | None
+    calls: tuple[Call, ...] = ()
 
 
 def join(deltas: Sequence[ChoiceDelta]) -> Answer:
+    """Join deltas and check what holds for every stream, whatever it says."""
     for delta in deltas:
         (delta.reasoning + delta.content).encode()  # every delta is valid text
     return Answer(
         "".join(delta.reasoning for delta in deltas),
         "".join(delta.content for delta in deltas),
         deltas[-1].finish_reason,
+        join_calls(delta.tool_calls for delta in deltas),
     )
 
 
@@ -36,7 +41,14 @@ def stream_options(record: dict[str, Any]) -> dict[str, Any]:
         "starts_in": Section(record.get("start_in", "content")),
         "stop": [stop] if isinstance(stop, str) else stop,
         "include_stop_str": record.get("include_stop_str_in_output", False),
+        "tools": tools_of(record),
     }
+
+
+def tools_of(record: dict[str, Any]) -> Tools | None:
+    """Return what a record's model may call."""
+    functions = record.get("tools")
+    return Tools([{"function": function} for function in functions]) if functions else None
 
 
 def allowed_answers(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -61,7 +73,7 @@ def read_text(pieces: Sequence[str], *, ended: str, **options: Any) -> Answer:
         if was_stopped and deltas[-1] != ChoiceDelta():
             raise ValueError(f"{deltas[-1]} came after the stop string")
     stream.finish()
-    deltas.append(stream.take(finish_reason="stop" if stream.matched_stop else ended))
+    deltas.append(stream.take(finish_reason=stream.finish_reason(ended)))
     return join(deltas)
 
 
@@ -90,6 +102,17 @@ def differences(answer: Answer, expect: dict[str, Any], compare: dict[str, str])
                 got, wanted = got.strip(), wanted.strip()
         if got != wanted:
             found.append(f"{field} is {got!r}, not {wanted!r}")
-    if expect.get("tool_calls"):
-        found.append("tool calls are not parsed")
+    wanted_calls = expect.get("tool_calls", [])
+    if len(answer.calls) != len(wanted_calls):
+        found.append(f"calls are {answer.calls}, not {wanted_calls}")
+    for call, wanted in zip(answer.calls, wanted_calls, strict=False):
+        if call.name != wanted["name"] or not _has_arguments(call, wanted):
+            found.append(f"call {call} is not {wanted}")
     return "; ".join(found)
+
+
+def _has_arguments(call: Call, wanted: dict[str, Any]) -> bool:
+    if "arguments_text_prefix_of" in wanted:
+        text = "".join(wanted["arguments_text_prefix_of"].split())
+        return text.startswith("".join(call.arguments.split()))
+    return is_same_json(call.decoded, wanted["arguments"])

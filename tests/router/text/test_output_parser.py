@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trnrt_router.text.choice import TextStream
 from trnrt_router.text.markup import GLM, Section
-from trnrt_router.text.output_parser import TagScanner
+from trnrt_router.text.tag_scanner import TagScanner
 
 R, C = Section.REASONING, Section.CONTENT
 

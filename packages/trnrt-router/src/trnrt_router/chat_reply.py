@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET, UnsetType
 
@@ -16,12 +17,17 @@ from trnrt_router.openai.chat import (
     ChatLogprobs,
     ChatMessage,
     ChatTokenLogprob,
+    FunctionCall,
+    FunctionDelta,
+    ToolCall,
+    ToolCallDelta,
     TopLogprob,
 )
 from trnrt_router.openai.common import Usage
 from trnrt_router.plan import GenerationPlan
 from trnrt_router.protocol import TokenLogprob
 from trnrt_router.text.tokenizer import Tokenizer
+from trnrt_router.text.visible import CallDelta
 from trnrt_router.usage import finite, usage_of
 
 
@@ -42,12 +48,19 @@ class ChatReply:
         if event.index not in self._has_role:
             self._has_role.add(event.index)
             role = "assistant"
-        elif not (event.content or event.reasoning or event.logprobs or event.finish_reason):
+        elif not (
+            event.content
+            or event.reasoning
+            or event.tool_calls
+            or event.logprobs
+            or event.finish_reason
+        ):
             return None
         delta = ChatDelta(
             role=role,
             content=event.content or ("" if role else UNSET),
             reasoning_content=event.reasoning or UNSET,
+            tool_calls=[_call_delta(call) for call in event.tool_calls] or UNSET,
         )
         choice = ChatChunkChoice(
             index=event.index,
@@ -77,9 +90,12 @@ class ChatReply:
 
     def _choice(self, index: int, events: list[ChoiceEvent]) -> ChatChoice:
         logprobs = [logprob for event in events for logprob in event.logprobs]
+        content = "".join(event.content for event in events)
+        calls = _whole_calls(call for event in events for call in event.tool_calls)
         message = ChatMessage(
-            content="".join(event.content for event in events),
+            content=content or (None if calls else ""),
             reasoning_content="".join(event.reasoning for event in events) or UNSET,
+            tool_calls=calls or UNSET,
         )
         return ChatChoice(
             index=index,
@@ -114,3 +130,33 @@ class ChatReply:
                 for token_id, logprob in entry.top
             ],
         )
+
+
+def _call_delta(call: CallDelta) -> ToolCallDelta:
+    """Word what a chunk adds to a call; only the first says which call it is."""
+    if call.name is None:
+        return ToolCallDelta(index=call.index, function=FunctionDelta(arguments=call.arguments))
+    return ToolCallDelta(
+        index=call.index,
+        id=_new_call_id(),
+        type="function",
+        function=FunctionDelta(name=call.name, arguments=call.arguments),
+    )
+
+
+def _whole_calls(deltas: Iterable[CallDelta]) -> list[ToolCall]:
+    names: list[str] = []
+    arguments: list[list[str]] = []
+    for delta in deltas:
+        if delta.name is not None:
+            names.append(delta.name)
+            arguments.append([])
+        arguments[delta.index].append(delta.arguments)
+    return [
+        ToolCall(id=_new_call_id(), function=FunctionCall(name=name, arguments="".join(pieces)))
+        for name, pieces in zip(names, arguments, strict=True)
+    ]
+
+
+def _new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"

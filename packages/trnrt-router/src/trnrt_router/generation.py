@@ -22,18 +22,20 @@ from trnrt_router.protocol import (
 )
 from trnrt_router.text.choice import ChoiceStream
 from trnrt_router.text.tokenizer import Tokenizer
+from trnrt_router.text.visible import CallDelta
 
 logger = logging.getLogger(__name__)
 
 
 class ChoiceEvent(msgspec.Struct, frozen=True, gc=False):
-    """What arrived for one choice: visible text, and logprobs of all its tokens if asked for."""
+    """What arrived for one choice: visible text and calls, and logprobs of all its tokens."""
 
     index: int
     reasoning: str
     content: str
     logprobs: list[TokenLogprob]
     finish_reason: str | None
+    tool_calls: tuple[CallDelta, ...] = ()
 
 
 @dataclass(slots=True)
@@ -56,15 +58,17 @@ class _Choice:
         self.num_cached = delta.num_cached_tokens
         self.cache_report = delta.cache_report or self.cache_report
         text = stream.push(delta.token_ids, stop_token_id=delta.stop_token_id)
-        reasoning, content, finish_reason = text.reasoning, text.content, None
+        reasoning, content, calls = text.reasoning, text.content, text.tool_calls
+        finish_reason = None
         if stream.stopped or delta.finish_reason is not None:
             self.is_finished = True
             rest = stream.finish(delta.finish_reason or FinishReason.STOP)
             reasoning += rest.reasoning
             content += rest.content
+            calls += rest.tool_calls
             finish_reason = rest.finish_reason
         logprobs = delta.logprobs[: text.num_tokens] if delta.logprobs else []
-        return ChoiceEvent(self.index, reasoning, content, logprobs, finish_reason)
+        return ChoiceEvent(self.index, reasoning, content, logprobs, finish_reason, calls)
 
 
 class Generation:
@@ -194,6 +198,8 @@ def _new_choice(index: int, plan: GenerationPlan, tokenizer: Tokenizer) -> _Choi
         starts_in=choice.starts_in,
         stop=plan.stop,
         include_stop_str=plan.include_stop_str,
+        markup=plan.markup,
+        tools=plan.tools,
     )
     return _Choice(index, stream)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from trnrt_router.affinity import RouteKey
 from trnrt_router.protocol import EngineRequest
-from trnrt_router.text.markup import Section
+from trnrt_router.text.markup import GLM, Markup, Section
+from trnrt_router.text.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class GenerationPlan:
     Fields:
         id: the reply's id; engine request ids begin with it.
         num_prompt_tokens: of all prompts, each counted once.
+        markup: the words of the model's family.
+        tools: what the model may call; None where the output is not searched for calls.
         num_logprobs: None = none asked for.
         ignored_fields: request fields that have no effect here.
         warnings: what is done differently from what the request says.
@@ -51,6 +54,8 @@ class GenerationPlan:
     route: RouteKey
     stop: tuple[str, ...] = ()
     include_stop_str: bool = False
+    markup: Markup = GLM
+    tools: Tools | None = None
     num_logprobs: int | None = None
     is_stream: bool = False
     include_usage: bool = False

@@ -26,7 +26,9 @@ from trnrt_router.sampling import (
 from trnrt_router.tenant import tenant_of
 from trnrt_router.text.chat_template import ChatTemplate
 from trnrt_router.text.marks import find_marks
+from trnrt_router.text.markup import GLM, Markup, read_markup
 from trnrt_router.text.tokenizer import Tokenizer
+from trnrt_router.text.tools import Tools
 
 # OpenAI's default for this endpoint alone.
 COMPLETION_MAX_TOKENS = 16
@@ -43,10 +45,17 @@ class RequestPlanner:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate, *, model_name: str, max_choices: int
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        markup: Markup = GLM,
+        model_name: str,
+        max_choices: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._markup = markup
         self._model_name = model_name
         self._max_choices = max_choices
         longest = max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size))
@@ -56,9 +65,11 @@ class RequestPlanner:
     @classmethod
     def from_dir(cls, model_dir: Path, *, model_name: str, max_choices: int) -> RequestPlanner:
         """Read tokenizer and chat template of a model folder."""
+        markup = read_markup(model_dir)
         return cls(
             Tokenizer.from_dir(model_dir),
-            ChatTemplate.from_dir(model_dir),
+            ChatTemplate.from_dir(model_dir, markup=markup),
+            markup=markup,
             model_name=model_name,
             max_choices=max_choices,
         )
@@ -81,9 +92,10 @@ class RequestPlanner:
         sampling = read_sampling(
             request, info, max_tokens=_chat_max_tokens(request), num_logprobs=num_logprobs
         )
+        tools = None if request.tool_choice == "none" else request.tools
         rendered = self._template.render(
             request.messages,
-            tools=None if request.tool_choice == "none" else request.tools,
+            tools=tools,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=bool(request.continue_final_message),
             reasoning_effort=request.reasoning_effort,
@@ -96,7 +108,14 @@ class RequestPlanner:
         marks = find_marks(rendered, encoded, self._tokenizer) if is_cacheable else []
         prompt = Prompt(encoded.ids, rendered.starts_in, marks)
         return self._plan(
-            request, [prompt], sampling, headers, info, ignored, warnings=rendered.warnings
+            request,
+            [prompt],
+            sampling,
+            headers,
+            info,
+            ignored,
+            tools=Tools(tools) if tools else None,
+            warnings=rendered.warnings,
         )
 
     def plan_completion(
@@ -156,6 +175,7 @@ class RequestPlanner:
         info: EngineInfo,
         ignored: list[str],
         *,
+        tools: Tools | None = None,
         warnings: Sequence[str] = (),
     ) -> GenerationPlan:
         n = self._check_model_and_n(request, len(prompts))
@@ -199,6 +219,8 @@ class RequestPlanner:
             ),
             stop=stop_strings(request.stop),
             include_stop_str=bool(request.include_stop_str_in_output),
+            markup=self._markup,
+            tools=tools,
             num_logprobs=sampling.num_logprobs,
             is_stream=bool(request.stream),
             include_usage=bool(options and options.include_usage),

@@ -150,11 +150,31 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool is called with.
+
+    Fields:
+        arguments: JSON text; where a limit cut the call, its beginning.
+    """
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of the answer."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's answer."""
+    """The assistant's answer; `content` is null beside tool calls if there is none."""
 
     content: str | None
     reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
     role: str = "assistant"
 
 
@@ -178,12 +198,29 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "chat.completion"
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one chunk adds to a call: its name once, then pieces of its arguments' JSON text."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one chunk adds to a call; id, type and name come with its first chunk alone."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionDelta
+
+
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one chunk adds; a field that adds nothing is left out."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -91,7 +91,7 @@ class ChatTemplate:
         self._markup = markup
 
     @classmethod
-    def from_dir(cls, model_dir: str | Path) -> ChatTemplate:
+    def from_dir(cls, model_dir: str | Path, *, markup: Markup = GLM) -> ChatTemplate:
         """Read `chat_template.jinja`, or the template inside `tokenizer_config.json`.
 
         Raises:
@@ -109,7 +109,12 @@ class ChatTemplate:
             source = _default_template(config.get("chat_template"))
         if not isinstance(source, str):
             raise ConfigError(f"no chat template in {folder}: chat_template.jinja does not exist")
-        return cls(source, read_controls(folder), special_tokens=_special_tokens(config))
+        return cls(
+            source,
+            read_controls(folder),
+            special_tokens=_special_tokens(config),
+            markup=markup,
+        )
 
     def render(
         self,

@@ -1,14 +1,19 @@
-"""Splits what a model writes into sections, as it arrives.
+"""Splits what a model writes into reasoning, content and tool calls, as it arrives.
 
 The parser reads a stream of texts and tags and is driven by position alone: a tag means something
 only where the format allows it, everywhere else it is text. It is one state machine per choice:
 
-    reasoning --`</think>`--> content
+    reasoning --</think>--> content
+    either --<tool_call>--> opener --NAME, then <arg_key> or </tool_call>--> call --> content
 
 - `<think>` before any reasoning repeats the prompt's own marker and is dropped; later it is text.
 - A `</think>` that comes again in the content is dropped.
+- `<tool_call>` begins a call if the name of a declared tool follows directly and then `<arg_key>`
+  or `</tool_call>`, in the reasoning (which it ends) as in the content. Any other is text, and is
+  shown as soon as that is certain; one that the end of the text cuts off is dropped.
+- What is inside a call `call_reader.py` reads. Blanks between calls and behind the last are layout.
 - Turn tokens at the very end are stop tokens and dropped; followed by anything they are text.
-- Plain text (raw completions) has no tags at all.
+- Plain text (raw completions) has no tags at all, and without tools there are no calls.
 
 Tags come as token ids where the vocabulary has them as one token; `TagScanner` finds the others
 in the text.
@@ -16,44 +21,11 @@ in the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
-
+from trnrt_router.text.call_reader import CallOpener, CallReader
 from trnrt_router.text.detokenize import Tag
 from trnrt_router.text.markup import Markup, Section
-from trnrt_router.text.patterns import Patterns
-
-
-class TagScanner:
-    """Finds tags spelled in text, holding back only what may become one."""
-
-    def __init__(self, tags: Iterable[str]) -> None:
-        self._patterns = _patterns_of(tuple(tags))
-        self._state = 0
-        self._held = ""
-
-    def push(self, text: str) -> list[str]:
-        """Return the texts and tags that are certain now, in order."""
-        found: list[str] = []
-        start = 0
-        while start < len(text):
-            self._state, end, length = self._patterns.scan(self._state, text, start)
-            seen = self._held + text[start:end]
-            held = length or self._patterns.depth[self._state]
-            border = len(seen) - held
-            if border:
-                found.append(seen[:border])
-            self._held = seen[border:]
-            if length:
-                found.append(Tag(self._held))
-                self._state, self._held = 0, ""
-            start = end
-        return found
-
-    def finish(self) -> str:
-        """Return the held text: what follows cannot complete it."""
-        held, self._held, self._state = self._held, "", 0
-        return held
+from trnrt_router.text.tools import Tool, Tools
+from trnrt_router.text.visible import Visible
 
 
 class OutputParser:
@@ -62,52 +34,124 @@ class OutputParser:
     Args:
         starts_in: the section the prompt left open.
         markup: the family's tags.
+        tools: what may be called; None where nothing is, and the tags of calls are text.
+        visible: takes what is certain.
 
     Attributes:
         section: where the next text belongs.
     """
 
-    def __init__(self, starts_in: Section, markup: Markup) -> None:
+    def __init__(
+        self, starts_in: Section, *, markup: Markup, tools: Tools | None, visible: Visible
+    ) -> None:
         self.section = starts_in
         self._markup = markup
+        self._tools = tools
+        self._visible = visible
         self._turn_tokens = frozenset(markup.turn_tokens)
         self._is_blank = True
         self._ending = ""
+        # What stands between the sections: none of these while text is simply shown.
+        self._is_between = False
+        self._layout: list[str] = []
+        self._opener: CallOpener | None = None
+        self._call: CallReader | None = None
+        self._num_calls = 0
 
-    def push(self, piece: str) -> list[tuple[Section, str]]:
-        """Read one text or tag and return the section texts that are certain now."""
-        if not piece:
-            return []
+    @property
+    def is_in_call(self) -> bool:
+        """Whether the text stands inside a call, or in what may become one."""
+        return self._call is not None or self._opener is not None
+
+    @property
+    def has_whole_calls(self) -> bool:
+        """Whether there are calls and none of them is cut."""
+        return self._num_calls > 0 and self._call is None
+
+    def push(self, piece: str) -> None:
+        """Read one text or tag."""
         if isinstance(piece, Tag):
-            return self._push_tag(piece)
-        if self._is_blank:
-            self._is_blank = piece.isspace()
-        return self._with_ending(piece)
+            if piece in self._turn_tokens:
+                self._ending += piece
+            elif not self._is_dropped(piece):
+                self._release_ending()
+                self._read_tag(piece)
+        elif piece:
+            self._release_ending()
+            self._read_text(piece)
 
-    def _push_tag(self, tag: Tag) -> list[tuple[Section, str]]:
-        if tag in self._turn_tokens:
-            self._ending += tag
-            return []
-        in_reasoning = self.section is Section.REASONING
-        if tag == self._markup.think_close:
-            if not in_reasoning:
-                return []
-            released = self._with_ending("")
-            self.section = Section.CONTENT
-            return released
-        if tag == self._markup.think_open and in_reasoning and self._is_blank:
-            return []
-        self._is_blank = False
-        return self._with_ending(str(tag))
+    def finish(self) -> None:
+        """End the text: turn tokens, layout and the opener of a cut call are not shown."""
+        if self._call is not None:
+            self._visible.add_arguments(self._num_calls - 1, self._call.finish())
 
-    def _with_ending(self, text: str) -> list[tuple[Section, str]]:
-        """Put turn tokens that turned out not to be the end before the text."""
+    def _release_ending(self) -> None:
+        """Read turn tokens that turned out not to be the end as text."""
         if self._ending:
-            text, self._ending = self._ending + text, ""
-        return [(self.section, text)] if text else []
+            text, self._ending = self._ending, ""
+            self._read_text(text)
 
+    def _read_text(self, text: str) -> None:
+        if not self._is_between:
+            if self._is_blank:
+                self._is_blank = text.isspace()
+            self._visible.add(self.section, text)
+        elif self._call is not None:
+            self._visible.add_arguments(self._num_calls - 1, self._call.push(text))
+        elif self._opener is not None:
+            if not self._opener.push(text):
+                self._show(self._opener.text)
+        elif text.isspace():
+            self._layout.append(text)
+        else:
+            self._show(text)
 
-@lru_cache(maxsize=16)
-def _patterns_of(tags: tuple[str, ...]) -> Patterns:
-    """A family's tags are the same for every choice: build their automaton once."""
-    return Patterns(tags)
+    def _read_tag(self, tag: Tag) -> None:
+        if self._call is not None:
+            self._read_tag_in_call(self._call, tag)
+        elif self._opener is None:
+            self._read_tag_in_section(tag)
+        elif (tool := self._opener.tool_called_by(tag)) is not None:
+            self._read_tag_in_call(self._begin_call(tool), tag)
+        else:
+            self._show(self._opener.text)
+            self._read_tag_in_section(tag)
+
+    def _read_tag_in_section(self, tag: Tag) -> None:
+        if self._tools is not None and tag == self._markup.calls.call_open:
+            self._opener = CallOpener(self._markup.calls, self._tools)
+            self._is_between = True
+        elif tag == self._markup.think_close:
+            self.section = Section.CONTENT
+        else:
+            self._show(str(tag))
+
+    def _is_dropped(self, tag: Tag) -> bool:
+        """Whether a tag stands where it says again what is known."""
+        if self._call is not None:
+            return False
+        if tag == self._markup.think_close:
+            return self.section is Section.CONTENT
+        is_first = self.section is Section.REASONING and self._is_blank and self._opener is None
+        return is_first and tag == self._markup.think_open
+
+    def _begin_call(self, tool: Tool) -> CallReader:
+        self.section = Section.CONTENT
+        self._opener = None
+        self._layout.clear()
+        self._call = CallReader(tool, self._markup.calls)
+        self._visible.begin_call(self._num_calls, tool.name)
+        self._num_calls += 1
+        return self._call
+
+    def _read_tag_in_call(self, call: CallReader, tag: Tag) -> None:
+        self._visible.add_arguments(self._num_calls - 1, call.push(tag))
+        if call.is_closed:
+            self._call = None
+
+    def _show(self, text: str) -> None:
+        """Show a text that is not blank, behind the layout that turned out to be none."""
+        self._visible.add(self.section, "".join(self._layout) + text)
+        self._layout.clear()
+        self._opener = None
+        self._is_between = self._is_blank = False

@@ -45,6 +45,6 @@ class StopMatcher:
         return seen[:visible]
 
     def finish(self) -> str:
-        """Return what was held back: the text is over and no stop string came of it."""
-        held, self._held = self._held, ""
+        """Return what was held back: no stop string came of it. What follows begins anew."""
+        held, self._held, self._state = self._held, "", 0
         return held
