@@ -19,7 +19,7 @@ ANY_TYPE: Types = frozenset({STRING, "integer", "number", "boolean", "null", "ar
 ONLY_STRING: Types = frozenset({STRING})
 
 # Deeper combinations of schemas than this allow every type.
-MAX_DEPTH = 32
+MAX_DEPTH = 64
 _UNKNOWN: Types = frozenset()
 _OF_PYTHON = {
     str: STRING,
