@@ -89,6 +89,7 @@ def test_strings_stream_and_other_values_come_whole():
 def test_a_text_that_may_still_be_another_type_waits():
     schema = {"properties": {"m": {"type": ["string", "null"]}}}
     assert written([("m", ["nul", "l"])], schema) == ["", "", "", '{"m": null', "}"]
+    assert written([("m", [" ", "n", " ", "ull"])], schema)[-2] == '{"m": " n ull"'
     assert written([("m", ["nul", "ly"])], schema) == ["", "", "", '{"m": "nully"', "}"]
 
 

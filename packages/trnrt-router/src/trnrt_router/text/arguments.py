@@ -43,6 +43,7 @@ class ArgumentWriter:
         self._value_types: Types = ONLY_STRING
         self._is_repeated = False
         self._is_streaming = False
+        self._is_undecided = False
         self._held: list[str] = []
         self._before_value = ""
 
@@ -55,6 +56,7 @@ class ArgumentWriter:
         self._names.add(name)
         self._value_types = self._types.of(name)
         self._is_streaming = False
+        self._is_undecided = STRING in self._value_types
         return self._stream() if self._value_types == ONLY_STRING else ""
 
     def add(self, text: str) -> str:
@@ -88,14 +90,12 @@ class ArgumentWriter:
         return self._before_value + text
 
     def _must_be_string(self, text: str) -> bool:
-        """Whether this part, the first that is not blank, rules out all types but string."""
-        if STRING not in self._value_types:
-            return False
-        if len(self._held) > 1 and not self._held[-2].isspace():
-            return False  # decided earlier
+        """Whether this part holds the first character and that rules out all types but string."""
         first = text.lstrip(_JSON_BLANKS)[:1]
-        others = self._value_types - ONLY_STRING
-        return first != "" and not any(first in _FIRST_CHARACTERS[other] for other in others)
+        if not first or not self._is_undecided:
+            return False
+        self._is_undecided = False
+        return not any(first in _FIRST_CHARACTERS[t] for t in self._value_types if t != STRING)
 
 
 def encode_value(text: str, types: Types) -> str:
