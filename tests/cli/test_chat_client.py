@@ -103,17 +103,6 @@ def test_tool_call_is_put_together_from_its_pieces(server: Recorded, client: Cha
     assert reply.tool_calls == [{"id": "call_1", "type": "function", "function": function}]
 
 
-def test_tool_call_spelled_in_the_content_goes_into_history_as_an_object(
-    server: Recorded, client: ChatClient
-) -> None:
-    pair = "<arg_key>city</arg_key><arg_value>Oslo</arg_value>"
-    server.body = events(delta(content="<tool_call>get_"), delta(content=f"time{pair}</tool_call>"))
-    reply, _ = ask(client)
-    assert reply.content == ""
-    (call,) = reply.to_message()["tool_calls"]
-    assert call["function"] == {"name": "get_time", "arguments": '{"city": "Oslo"}'}
-
-
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [

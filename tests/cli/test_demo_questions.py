@@ -8,6 +8,7 @@ from trnrt_cli.chat_client import Reply
 from trnrt_cli.demo_questions import CONVERSATIONS, Check, calls, is_haiku, is_json, says
 
 CALL = {"id": "1", "function": {"name": "get_time", "arguments": '{"city": "Oslo"}'}}
+CUT_CALL = {"id": "1", "function": {"name": "get_time", "arguments": '{"city": "Os'}}
 
 
 @pytest.mark.parametrize(
@@ -35,8 +36,9 @@ def test_sensible_answer_passes(check: Check, reply: Reply) -> None:
         (is_json({"age": 31}), Reply(content="age is 31")),
         (calls("get_time", city="Oslo"), Reply(content="It is noon.")),
         (calls("get_time", city="Rome"), Reply(tool_calls=[CALL])),
+        (calls("get_time", city="Oslo"), Reply(tool_calls=[CUT_CALL])),
     ],
-    ids=["says", "two-lines", "topic", "value", "type", "prose", "no-call", "argument"],
+    ids=["says", "two-lines", "topic", "value", "type", "prose", "no-call", "argument", "cut-call"],
 )
 def test_wrong_answer_is_named(check: Check, reply: Reply) -> None:
     assert check(reply)

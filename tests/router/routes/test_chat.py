@@ -418,3 +418,90 @@ def test_tools_are_left_out_of_the_prompt_when_none_may_be_called(rig):
         for extra in ({}, {"tool_choice": "auto"}, {"tool_choice": "none"})
     ]
     assert lengths[0] == lengths[1] > lengths[2]
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        },
+    },
+}
+CALLS = (
+    "hm</think>Both:<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value>"
+    "<arg_key>days</arg_key><arg_value>2</arg_value></tool_call>\n"
+    "<tool_call>get_weather</tool_call>"
+)
+
+
+def test_calls_of_a_whole_answer(rig):
+    rig.say(CALLS)
+    [choice] = ask(rig, tools=[WEATHER]).json()["choices"]
+    message = choice["message"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert (message["reasoning_content"], message["content"]) == ("hm", "Both:")
+    assert [call["function"] for call in message["tool_calls"]] == [
+        {"name": "get_weather", "arguments": '{"city": "Oslo", "days": 2}'},
+        {"name": "get_weather", "arguments": "{}"},
+    ]
+    ids = {call["id"] for call in message["tool_calls"]}
+    assert len(ids) == 2
+    assert all(call["type"] == "function" and call["id"] for call in message["tool_calls"])
+
+
+def test_calls_of_a_stream(rig):
+    rig.say(CALLS)
+    events = stream(rig, tools=[WEATHER], n=2)[2]
+    ids = set()
+    for index in range(2):
+        entries = [c for delta in deltas_of(events, index) for c in delta.get("tool_calls", ())]
+        for number, arguments in enumerate(('{"city": "Oslo", "days": 2}', "{}")):
+            first, *later = [entry for entry in entries if entry["index"] == number]
+            ids.add(first["id"])
+            assert (first["type"], first["function"]["name"]) == ("function", "get_weather")
+            assert all(entry.keys() == {"index", "function"} for entry in later)
+            assert all(entry["function"].keys() == {"arguments"} for entry in later)
+            pieces = [entry["function"]["arguments"] for entry in (first, *later)]
+            assert "".join(pieces) == arguments
+        assert joined(events, "content", index) == "Both:"
+    assert len(ids) == 4
+    reasons = [c["finish_reason"] for c in choices_of(events) if c["finish_reason"]]
+    assert reasons == ["tool_calls"] * 2
+
+
+def test_every_token_of_a_call_has_its_logprob(rig):
+    rig.say(CALLS)
+    asked = {"tools": [WEATHER], "logprobs": True}
+    [choice] = ask(rig, **asked).json()["choices"]
+    num_tokens = len(rig.words.tokens(CALLS)) + 1
+    assert len(choice["logprobs"]["content"]) == num_tokens
+    streamed = [
+        entry
+        for choice in choices_of(stream(rig, **asked)[2])
+        for entry in (choice.get("logprobs") or {}).get("content", ())
+    ]
+    assert streamed == choice["logprobs"]["content"]
+
+
+@pytest.mark.parametrize("extra", [{}, {"tools": []}, {"tools": [WEATHER], "tool_choice": "none"}])
+def test_calls_are_text_where_nothing_may_be_called(rig, extra):
+    rig.say("</think><tool_call>get_weather</tool_call>")
+    [choice] = ask(rig, **extra).json()["choices"]
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "<tool_call>get_weather</tool_call>",
+    }
+    assert choice["finish_reason"] == "stop"
+
+
+def test_a_call_cut_by_the_limit_is_no_tool_call(rig):
+    rig.say(CALLS)
+    limit = len(rig.words.tokens(CALLS)) - 8
+    [choice] = ask(rig, tools=[WEATHER], max_tokens=limit).json()["choices"]
+    assert choice["finish_reason"] == "length"
+    [call] = choice["message"]["tool_calls"]
+    assert '{"city": "Oslo", "days": 2}'.startswith(call["function"]["arguments"])
+    assert not call["function"]["arguments"].endswith("}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,9 +12,6 @@ from typing import Any
 Message = dict[str, Any]
 OnText = Callable[[str, str], None]
 """Called with "reasoning" or "content" and the text that arrived."""
-
-SPELLED_CALL = re.compile(r"<tool_call>([^<\s]+)(.*?)</tool_call>", re.DOTALL)
-SPELLED_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
 class ChatError(Exception):
@@ -111,7 +107,6 @@ class ChatClient:
             raise ChatError(f"connection to {self.host}:{self.port} failed: {error}") from error
         finally:
             connection.close()
-        lift_spelled_calls(reply)
         return reply
 
 
@@ -163,16 +158,3 @@ def add_tool_call(calls: list[Message], delta: Message) -> None:
     call["id"] = delta.get("id") or call["id"]
     for part in ("name", "arguments"):
         call["function"][part] += function.get(part) or ""
-
-
-def lift_spelled_calls(reply: Reply) -> None:
-    """Turn tool calls that came in the model's own spelling, as content, into API objects.
-
-    History must hold them as objects: a control token that is spelled in a message is plain text.
-    """
-    for spelled in SPELLED_CALL.finditer(reply.content):
-        arguments = json.dumps(dict(SPELLED_ARGUMENT.findall(spelled[2])))
-        function = {"name": spelled[1], "arguments": arguments}
-        call_id = f"call_{len(reply.tool_calls)}"
-        reply.tool_calls.append({"id": call_id, "type": "function", "function": function})
-    reply.content = SPELLED_CALL.sub("", reply.content)

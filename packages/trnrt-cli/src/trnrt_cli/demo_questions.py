@@ -78,11 +78,14 @@ def calls(name: str, **arguments: str) -> Check:
 
 
 def called_tool(reply: Reply) -> tuple[str, dict[str, str]] | None:
-    """Return name and arguments of the first tool call of an answer."""
+    """Return name and arguments of the first tool call of an answer, None where it is cut."""
     if not reply.tool_calls:
         return None
     function = reply.tool_calls[0]["function"]
-    return function["name"], json.loads(function["arguments"])
+    try:
+        return function["name"], json.loads(function["arguments"])
+    except ValueError:
+        return None
 
 
 GET_WEATHER: Message = {
