@@ -60,7 +60,9 @@ class ChatReply:
             role=role,
             content=event.content or ("" if role else UNSET),
             reasoning_content=event.reasoning or UNSET,
-            tool_calls=[_call_delta(call) for call in event.tool_calls] or UNSET,
+            tool_calls=(
+                [_call_delta(call) for call in event.tool_calls] if event.tool_calls else UNSET
+            ),
         )
         choice = ChatChunkChoice(
             index=event.index,

@@ -51,8 +51,9 @@ class OutputParser:
         self._turn_tokens = frozenset(markup.turn_tokens)
         self._is_blank = True
         self._ending = ""
-        # What stands between the sections: none of these while text is simply shown.
-        self._is_between = False
+        # Whether the text stands in a call, in what may become one, or directly behind one.
+        # Elsewhere a text is simply shown.
+        self._is_at_call = False
         self._layout: list[str] = []
         self._opener: CallOpener | None = None
         self._call: CallReader | None = None
@@ -74,10 +75,12 @@ class OutputParser:
             if piece in self._turn_tokens:
                 self._ending += piece
             elif not self._is_dropped(piece):
-                self._release_ending()
+                if self._ending:
+                    self._release_ending()
                 self._read_tag(piece)
         elif piece:
-            self._release_ending()
+            if self._ending:
+                self._release_ending()
             self._read_text(piece)
 
     def finish(self) -> None:
@@ -87,12 +90,11 @@ class OutputParser:
 
     def _release_ending(self) -> None:
         """Read turn tokens that turned out not to be the end as text."""
-        if self._ending:
-            text, self._ending = self._ending, ""
-            self._read_text(text)
+        text, self._ending = self._ending, ""
+        self._read_text(text)
 
     def _read_text(self, text: str) -> None:
-        if not self._is_between:
+        if not self._is_at_call:  # nearly every token
             if self._is_blank:
                 self._is_blank = text.isspace()
             self._visible.add(self.section, text)
@@ -120,7 +122,7 @@ class OutputParser:
     def _read_tag_in_section(self, tag: Tag) -> None:
         if self._tools is not None and tag == self._markup.calls.call_open:
             self._opener = CallOpener(self._markup.calls, self._tools)
-            self._is_between = True
+            self._is_at_call = True
         elif tag == self._markup.think_close:
             self.section = Section.CONTENT
         else:
@@ -154,4 +156,4 @@ class OutputParser:
         self._visible.add(self.section, "".join(self._layout) + text)
         self._layout.clear()
         self._opener = None
-        self._is_between = self._is_blank = False
+        self._is_at_call = self._is_blank = False
