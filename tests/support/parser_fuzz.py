@@ -173,7 +173,7 @@ def joined(deltas: Sequence[ChoiceDelta]) -> Result:
 
 
 def cut_at_random(text: str, rng: random.Random) -> list[str]:
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         return list(text)
     cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randint(1, 4)))
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]

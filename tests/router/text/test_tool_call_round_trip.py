@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,17 +198,12 @@ def can_be_told_apart(turn: Turn) -> bool:
     return not (has_call or is_repeated or ends_open or has_end)
 
 
-@settings(max_examples=50)
-@given(turns(), st.integers(1, 8))
-def test_by_ids_texts_may_spell_any_tag(turn, group):
+def by_ids_texts_may_spell_any_tag(turn: Turn, group: int) -> None:
     """The template's own tags are ids; those that a text spells are letters."""
-    ids = TOKENIZER.encode_prompt(output_of(turn))
-    check(turn, read_ids(turn, ids, group))
+    check(turn, read_ids(turn, TOKENIZER.encode_prompt(output_of(turn)), group))
 
 
-@settings(max_examples=50)
-@given(turns(SECTION), st.integers(1, 8))
-def test_by_ids_tags_in_texts_may_be_tags(turn, group):
+def by_ids_tags_in_texts_may_be_tags(turn: Turn, group: int) -> None:
     """Models write a tag in a value with the tag's own token: position tells them apart."""
     assume(can_be_told_apart(turn))
     seam = new_seam()
@@ -215,15 +211,37 @@ def test_by_ids_tags_in_texts_may_be_tags(turn, group):
     check(turn, read_ids(turn, TOKENIZER.encode_prompt(remove_seams(marked, seam)), group))
 
 
-@settings(max_examples=50)
-@given(turns(SECTION), st.data())
-def test_by_text_every_cut_reads_back(turn, data):
+def by_text_in_any_cut(turn: Turn, places: set[float]) -> None:
     assume(can_be_told_apart(turn))
     raw = output_of(turn).text
-    check(turn, read_text(turn, [raw]))
-    check(turn, read_text(turn, list(raw)))
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(raw)), max_size=5)))
-    check(turn, read_text(turn, [raw[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]))
+    cuts = sorted(int(place * len(raw)) for place in places)
+    pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]
+    for cut in ([raw], list(raw), pieces):
+        check(turn, read_text(turn, cut))
+
+
+GROUP = st.integers(1, 8)
+WAYS = {
+    by_ids_texts_may_spell_any_tag: (turns(), GROUP),
+    by_ids_tags_in_texts_may_be_tags: (turns(SECTION), GROUP),
+    by_text_in_any_cut: (turns(SECTION), st.sets(st.floats(0, 1), max_size=5)),
+}
+
+
+def read_back(way: Callable[..., None], *, examples: int) -> None:
+    settings(max_examples=examples)(given(*WAYS[way])(way))()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_written_reads_back(way):
+    read_back(way, examples=25)
+
+
+@pytest.mark.slow(minutes=5)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("way", WAYS)
+def test_much_that_is_written_reads_back(way):
+    read_back(way, examples=2000)
 
 
 @pytest.mark.parametrize(
