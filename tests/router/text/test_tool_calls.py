@@ -163,6 +163,12 @@ def test_a_call_that_is_cut_leaks_nothing_and_is_not_reported(starts_in, ended):
             assert arguments in (*cut_texts, '{"n": 12, "s": "ab', '{"n": 12, "s": "ab"')
 
 
+def test_a_value_whose_end_was_seen_is_whole_though_its_call_is_cut():
+    for value, argument in (("n", "12"), ("s", '"12"')):
+        raw = f"<tool_call>f<arg_key>{value}</arg_key><arg_value>12</arg_value>\n"
+        assert read_every_cut(raw, ended="length")[2] == [("f", f'{{"{value}": {argument}')]
+
+
 def test_a_limit_wins_and_one_cut_call_spoils_the_reason():
     assert read_every_cut(WHOLE, ended="length")[3] == "length"
     assert read_every_cut(f"{WHOLE}{WHOLE[:-12]}")[3] == "stop"
