@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.calls import is_same_json
+from support.case_names import spelled
 from trnrt_router.text.arguments import ArgumentWriter, encode_value
 from trnrt_router.text.parameter_types import ANY_TYPE, ParameterTypes
 
@@ -61,7 +62,7 @@ def written(pairs, schema=None):
         ("five", ANY_TYPE, '"five"'),
         ('"x"', ANY_TYPE, '"\\"x\\""'),
     ],
-    ids=lambda value: repr(value)[:40],
+    ids=spelled,
 )
 def test_the_declared_types_decide(text, types, encoded):
     assert encode_value(text, frozenset(types)) == encoded

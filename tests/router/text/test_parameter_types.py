@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.case_names import spelled
 from trnrt_router.text.parameter_types import ANY_TYPE, ParameterTypes
 
 NODE = {"$ref": "#/$defs/node"}
@@ -16,11 +17,6 @@ DEFS = {
     },
     "definitions": {"flag": {"type": "boolean"}},
 }
-
-
-def spelled(value):
-    """Name a case; a set is spelled differently in every process."""
-    return repr(sorted(value) if isinstance(value, set | frozenset) else value)
 
 
 def types_of(schema):

@@ -179,13 +179,12 @@ class RequestPlanner:
         warnings: Sequence[str] = (),
     ) -> GenerationPlan:
         n = self._check_model_and_n(request, len(prompts))
-        is_chat = isinstance(request, ChatRequest)
         keys = {"session_id": request.session_id, "prompt_cache_key": request.prompt_cache_key}
         session, parent = session_key(keys, headers)
         cache = cache_control(request.cache, session=session)
         salt = request.cache_salt or ""
         options = request.stream_options
-        reply_id = f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
+        reply_id = _reply_id(request)
         priority, tenant = _priority(request.priority), tenant_of(session, headers)
         choices = [
             ChoicePlan(
@@ -212,11 +211,7 @@ class RequestPlanner:
             choices=choices,
             choices_per_prompt=n,
             num_prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
-            route=RouteKey(
-                session=session,
-                parent=parent,
-                prefixes=prefix_hashes(prompts[0].token_ids, salt=salt),
-            ),
+            route=RouteKey(session, parent, prefix_hashes(prompts[0].token_ids, salt=salt)),
             stop=stop_strings(request.stop),
             include_stop_str=bool(request.include_stop_str_in_output),
             markup=self._markup,
@@ -252,6 +247,11 @@ def _check_prompt(token_ids: list[int], info: EngineInfo, *, param: str) -> None
         raise InvalidRequest("the prompt is empty: send at least one token", param=param)
     if len(token_ids) >= info.max_model_len:
         raise ContextTooLong.of(len(token_ids), info.max_model_len, param=param)
+
+
+def _reply_id(request: ChatRequest | CompletionRequest) -> str:
+    kind = "chatcmpl" if isinstance(request, ChatRequest) else "cmpl"
+    return f"{kind}-{secrets.token_hex(12)}"
 
 
 def _priority(value: float | None) -> int:
