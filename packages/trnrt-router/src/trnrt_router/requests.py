@@ -181,7 +181,6 @@ class RequestPlanner:
         n = self._check_model_and_n(request, len(prompts))
         keys = {"session_id": request.session_id, "prompt_cache_key": request.prompt_cache_key}
         session, parent = session_key(keys, headers)
-        cache = cache_control(request.cache, session=session)
         salt = request.cache_salt or ""
         options = request.stream_options
         reply_id = _reply_id(request)
@@ -197,7 +196,7 @@ class RequestPlanner:
                     cache_salt=salt,
                     tenant=tenant,
                     priority=priority,
-                    cache=cache,
+                    cache=cache_control(request.cache, session=session),
                 ),
                 starts_in=prompt.starts_in,
             )
@@ -211,7 +210,11 @@ class RequestPlanner:
             choices=choices,
             choices_per_prompt=n,
             num_prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
-            route=RouteKey(session, parent, prefix_hashes(prompts[0].token_ids, salt=salt)),
+            route=RouteKey(
+                session=session,
+                parent=parent,
+                prefixes=prefix_hashes(prompts[0].token_ids, salt=salt),
+            ),
             stop=stop_strings(request.stop),
             include_stop_str=bool(request.include_stop_str_in_output),
             markup=self._markup,
