@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from trnrt_engine.api import CacheControl
 from trnrt_engine.cache.manager import CacheManager
-from trnrt_engine.cache.sequence import Admission
+from trnrt_engine.cache.sequence import Admission, SequenceCache
 from trnrt_engine.errors import IntegrityError
 
 
@@ -65,3 +66,29 @@ def test_forgotten_holder_is_found() -> None:
     sequence.num_reserved_pages -= 1
     with pytest.raises(IntegrityError, match="count on 1 reserved pages, the pool on 2"):
         cache.check_integrity([sequence])
+
+
+def test_a_pin_does_not_take_what_was_promised() -> None:
+    cache = CacheManager(
+        num_pages=2, page_size=256, num_state_slots=2, num_scratch=4, num_bundle_slots=8
+    )
+    text = [7] * 300
+
+    def publish(ask: Admission) -> SequenceCache:
+        sequence, end = cache.admit(ask), len(ask.token_ids)
+        assert cache.grow(sequence, end)
+        cache.plan_exports(sequence, 0, end)
+        return sequence
+
+    known = publish(Admission(max_tokens=300, token_ids=text))
+    cache.publish(known, 300)
+    cache.release(known)
+    assert cache.num_cached_pages == 1
+    pin = CacheControl(pin=True, session_id="s")
+    # Its bundle lies in the page that is known: too deep for a hit, and held by nobody.
+    pinning = publish(Admission(max_tokens=130, token_ids=text[:130], control=pin))
+    other = cache.admit(Admission(max_tokens=100, token_ids=[8] * 100))
+    cache.publish(pinning, 130)
+    cache.check_integrity([pinning, other])
+    assert cache.grow(other, 100)
+    cache.check_integrity([pinning, other])

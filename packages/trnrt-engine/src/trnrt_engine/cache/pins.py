@@ -45,6 +45,10 @@ class SessionPins:
             > self._max_pages
         ):
             self.release_oldest()
+        if not self._prefix.can_hold(bundle.node):
+            # A page that is known and held by nobody is behind it: that one was promised to others.
+            logger.warning("pin refused: no room tokens=%d", bundle.position)
+            return
         self._prefix.lock(bundle.node)
         self._prefix.lock_bundle(bundle)
         self._pins[session_id] = Pin(bundle, bundle.node)

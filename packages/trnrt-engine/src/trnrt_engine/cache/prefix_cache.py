@@ -137,6 +137,13 @@ class PrefixCache:
             self.extend_lock(at)
             at = at.parent
 
+    def can_hold(self, node: Node) -> bool:
+        """Whether holding a node and its path leaves what sequences are promised."""
+        num_unlocked, at = 0, node
+        while at.parent is not None and not at.locks:
+            num_unlocked, at = num_unlocked + 1, at.parent
+        return num_unlocked <= self._pool.num_available(self.num_evictable)
+
     def extend_lock(self, node: Node) -> None:
         """Let a holder of the parent hold this node instead."""
         if node.locks == 0 and node.parent is not None:

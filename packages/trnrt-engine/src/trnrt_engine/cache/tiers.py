@@ -98,7 +98,6 @@ class Tiers:
         self._up = lower.copies()
         self._writes = WriteThrough(
             prefix,
-            pool,
             lower.device,
             self._down,
             self.tiers,

@@ -10,6 +10,7 @@ bundle is evicted like others; only its session finds it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trnrt_engine.api import CacheMode
@@ -132,6 +133,8 @@ class TurnEnds:
                 return None, ()
             copies = ((page_ids[first], cache.page_ids[-1]),)
             page_ids[first] = cache.page_ids[-1]
+        if not self._can_hold_known(key, parent, ends):
+            return None, ()
         for index, end in enumerate(ends, first):
             node = tree.covering(parent, key, end)
             if node is None:
@@ -141,6 +144,15 @@ class TurnEnds:
                 cache.own_pages.remove(page_ids[index])
             parent = node
         return parent, copies
+
+    def _can_hold_known(self, key: PrefixKey, parent: Node, ends: Sequence[int]) -> bool:
+        """Whether pages of the turn that the tree knows already can be held."""
+        for end in ends:
+            node = self._prefix.tree.covering(parent, key, end)
+            if node is None:
+                break
+            parent = node
+        return self._prefix.can_hold(parent)
 
     def _replace(self, session: Session, bundle: Bundle) -> None:
         """Let a bundle take the place of the session's last one."""

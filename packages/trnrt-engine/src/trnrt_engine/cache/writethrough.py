@@ -22,7 +22,6 @@ from trnrt_engine.cache.bundles import Bundle, Kind
 from trnrt_engine.cache.bytestore import ByteStore
 from trnrt_engine.cache.copies import Copies, CopyDone, CopyStatus
 from trnrt_engine.cache.entries import DeviceBytes, Entry, EntryKind, entries_of, root_of
-from trnrt_engine.cache.pages import PagePool
 from trnrt_engine.cache.prefix_cache import PrefixCache
 from trnrt_engine.cache.radix import Node
 from trnrt_engine.cache.report import TierCounters
@@ -68,7 +67,6 @@ class WriteThrough:
     def __init__(
         self,
         prefix: PrefixCache,
-        pool: PagePool,
         device: DeviceBytes,
         queue: Copies,
         tiers: Sequence[Tier],
@@ -78,7 +76,6 @@ class WriteThrough:
         on_return: Callable[[], None],
     ) -> None:
         self._prefix = prefix
-        self._pool = pool
         self._device = device
         self._queue = queue
         self._tiers = tiers
@@ -103,8 +100,7 @@ class WriteThrough:
         is_worth_it = bundle.is_live and bundle.ttl_s is None and is_meant
         if not is_worth_it or any(write.bundle is bundle for write in self._writes):
             return
-        # A lock must not take what was promised to a sequence.
-        if self._num_unlocked(bundle.node) > self._pool.num_available(self._prefix.num_evictable):
+        if not self._prefix.can_hold(bundle.node):
             self._counters.skipped_writes += 1
             return
         if len(self._writes) >= self._max_writes and not self._drop_waiting(bundle):
@@ -215,9 +211,3 @@ class WriteThrough:
         self._prefix.unlock_bundle(write.bundle)
         self._prefix.unlock(write.node)
         self._on_return()
-
-    def _num_unlocked(self, node: Node) -> int:
-        count, at = 0, node
-        while at.parent is not None and not at.locks:
-            count, at = count + 1, at.parent
-        return count
