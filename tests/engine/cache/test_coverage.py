@@ -87,3 +87,23 @@ def test_pages_come_from_the_end_of_a_path() -> None:
     assert order.page_victim() is deep
     nodes[-1].locks = 1
     assert order.page_victim() is None
+
+
+def test_who_ends_a_path_in_the_place_of_another_goes_next() -> None:
+    nodes = path_of(8)
+    old, young = bundle_at(path_of(1), 1), bundle_at(path_of(1), 1)
+    end, rung = bundle_at(nodes, 8), bundle_at(nodes, 4)
+    order = EvictionOrder()
+    for bundle in (rung, old, end, young):
+        order.add(bundle)
+    order.grade([end, rung])
+    assert order.page_victim() is old
+    order.inherit(rung, end)
+    order.remove(end)
+    nodes[3].children = None  # the pages behind it are gone
+    assert order.page_victim() is old
+    order.remove(old)
+    assert order.page_victim() is rung
+    order.inherit(young, rung)
+    order.remove(rung)
+    assert order.page_victim() is young

@@ -82,6 +82,21 @@ class EvictionOrder:
         for queue in self._queues.values():
             queue.pop(bundle, None)
 
+    def inherit(self, heir: Bundle, bundle: Bundle) -> None:
+        """Let a bundle be the end of a path in the place of one that is about to go.
+
+        It has been idle at least as long. Were it still a rung, its pages would outlive every end.
+        """
+        since = next(queue[bundle] for queue in self._queues.values() if bundle in queue)
+        self.remove(heir)
+        ends = self._queues[Worth.END]
+        is_oldest = since <= next(iter(ends.values()), since)
+        ends[heir] = since
+        if is_oldest:  # as one is that goes for room
+            ends.move_to_end(heir, last=False)
+        else:
+            self._queues[Worth.END] = OrderedDict(sorted(ends.items(), key=lambda item: item[1]))
+
     def touch(self, bundle: Bundle) -> None:
         """Note that a bundle was used; what was of use is the end of a path to somebody."""
         self.remove(bundle)

@@ -405,6 +405,9 @@ class PrefixCache:
 
     def _evict(self, bundle: Bundle, reason: Reason | None) -> None:
         bundle.is_live = False
+        heir = _heir(bundle)
+        if heir is not None:
+            self._order.inherit(heir, bundle)
         self._order.remove(bundle)
         if reason is not None:
             self.counters.evicted_bundles += reason is Reason.EVICTED
@@ -457,3 +460,17 @@ class PrefixCache:
 
 def _is_orphan(node: Node) -> bool:
     return not (node.locks or node.num_children or node.homed) and node.parent is not None
+
+
+def _heir(bundle: Bundle) -> Bundle | None:
+    """Return the bundle that ends a path when the one that does, no longer live, is gone."""
+    at: Node | None = bundle.node
+    if at is None or at.num_children:
+        return None
+    while at is not None and at.num_children <= 1:
+        live = [other for other in at.homed or () if other.is_live]
+        if live:
+            heir = max(live, key=lambda other: other.position)
+            return heir if heir.position < bundle.position else None
+        at = at.parent
+    return None
