@@ -29,7 +29,9 @@ def one_thread() -> Iterator[None]:
     ("window", "store_gib"),
     [
         pytest.param(2048, 0.125, id="2k"),
-        pytest.param(65_536, 0.25, marks=[pytest.mark.slow(4), pytest.mark.timeout(900)], id="64k"),
+        pytest.param(
+            65_536, 0.25, marks=[pytest.mark.slow(minutes=4), pytest.mark.timeout(900)], id="64k"
+        ),
     ],
 )
 def test_a_prompt_of_the_whole_window_lives_through_every_tier(tmp_path, window, store_gib):

@@ -34,7 +34,7 @@ def test_killed_at_a_moment_harms_nobody(tmp_path: Path, kind: str) -> None:
     assert crashes(kind, "moments", tmp_path, 4) > 0
 
 
-@pytest.mark.slow(5)
+@pytest.mark.slow(minutes=5)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("kind", "step"), [("host", 1), ("disk", 37)])
 def test_killed_at_every_line_harms_nobody(tmp_path: Path, kind: str, step: int) -> None:
