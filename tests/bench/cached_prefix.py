@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from results import RESULTS, Goal, goal_table, provenance, write_section
+from results import RESULTS, Goal, conclude, goal_table, provenance
 from toy import write_toy
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.tiny_engine import load_tiny_model, tiny_core
 from trnrt_engine.api import EngineRequest, SamplingParams
 from trnrt_engine.core import EngineCore, Stepper
@@ -144,11 +146,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     text, goals = report(is_toy=arguments.toy)
-    print(text)
-    if not arguments.no_write:
-        write_section(RESULTS, TITLE, text)
-    missed = [goal.name for goal in goals if not goal.holds]
-    raise SystemExit(f"goals missed: {'; '.join(missed)}" if missed else 0)
+    conclude(RESULTS, TITLE, text, goals, is_written=not arguments.no_write)
 
 
 if __name__ == "__main__":

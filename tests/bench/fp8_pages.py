@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -18,6 +19,7 @@ from results import write_section
 from tokenizers import Tokenizer
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.demo_training import import_path
 
 import_path()

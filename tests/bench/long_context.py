@@ -15,6 +15,7 @@ import argparse
 import json
 import platform
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.long_prompt import LongEngine, LongTurns, SelectionClock, live_long
 from support.released_ratio import TEXT_CHANGES, decode_inputs, filled_caches
 from support.tiny_checkpoint import make_tiny_checkpoint
@@ -117,7 +119,7 @@ def run(log: Log, num_tokens: int, window: int) -> None:
     steps = Steps(log, clock)
     with tempfile.TemporaryDirectory(prefix="long-context-") as folder:
         engine = LongEngine(Path(folder), window=window, on_step=steps.take)
-        memory, caches = engine.memory, engine.core.runner.caches  # type: ignore[attr-defined]
+        memory, caches = engine.memory, engine.caches
         log.write(
             "start",
             tokens=num_tokens,

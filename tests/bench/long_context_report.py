@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from line_chart import Line, line_chart
 from model import cpu_name
 from results import write_section
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.long_prompt import SLOT_BYTES, STATE_BYTES, TOKEN_BYTES, cache_arithmetic
 from trnrt_kernels.serving import PAGE_SIZE
 

@@ -19,7 +19,7 @@ import time
 from array import array
 from collections.abc import Callable
 
-from results import RESULTS, Goal, goal_table, provenance, write_section
+from results import RESULTS, Goal, conclude, goal_table, provenance
 
 from trnrt_engine.api import CacheControl, EngineRequest
 from trnrt_engine.cache.bundles import Kind
@@ -172,11 +172,7 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help="print only")
     arguments = parser.parse_args()
     text, goals = report(arguments.prompt, *arguments.pages)
-    print(text)
-    if not arguments.no_write:
-        write_section(RESULTS, TITLE, text)
-    missed = [goal.name for goal in goals if not goal.holds]
-    raise SystemExit(f"goals missed: {'; '.join(missed)}" if missed else 0)
+    conclude(RESULTS, TITLE, text, goals, is_written=not arguments.no_write)
 
 
 if __name__ == "__main__":

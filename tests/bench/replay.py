@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from offline_bound import bound_tokens
-from results import RESULTS, Goal, goal_table, provenance, write_section
+from results import RESULTS, Goal, conclude, goal_table, provenance
 
 from trnrt_engine.cache.bundles import Bundle
 from trnrt_engine.cache.coverage import EvictionOrder
@@ -161,11 +161,7 @@ def main() -> None:
     arguments = parser.parse_args()
     mix = SessionMix(num_sessions=arguments.sessions, seed=arguments.seed)
     text, goals = report(generate(mix), mix)
-    print(text)
-    if not arguments.no_write:
-        write_section(RESULTS, TITLE, text)
-    missed = [goal.name for goal in goals if not goal.holds]
-    raise SystemExit(f"goals missed: {'; '.join(missed)}" if missed else 0)
+    conclude(RESULTS, TITLE, text, goals, is_written=not arguments.no_write)
 
 
 if __name__ == "__main__":

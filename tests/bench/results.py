@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results.md"
 HEADER = "# Results\n\nMeasured on CPU; every section names its machine, date and command.\n"
@@ -63,6 +64,17 @@ def provenance(command: str) -> list[str]:
         f"- Date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
         f"- Command: `{command}`",
     ]
+
+
+def conclude(
+    path: Path, title: str, text: str, goals: Sequence[Goal], *, is_written: bool
+) -> NoReturn:
+    """Print a section, write it if it is to be, and exit; with the goals that were missed."""
+    print(text)
+    if is_written:
+        write_section(path, title, text)
+    missed = [goal.name for goal in goals if not goal.holds]
+    raise SystemExit(f"goals missed: {'; '.join(missed)}" if missed else 0)
 
 
 def write_section(path: Path, title: str, text: str) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.tiny_engine import load_tiny_model, tiny_core
 from trnrt_engine.api import EngineRequest, SamplingParams
 from trnrt_engine.cache.manager import CacheManager

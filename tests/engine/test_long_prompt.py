@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
 )
 def test_a_prompt_of_the_whole_window_lives_through_every_tier(tmp_path, window, store_gib):
     engine = LongEngine(tmp_path, window=window, store_gib=store_gib)
-    caches = engine.core.runner.caches
+    caches = engine.caches
     geometry = caches.geometry
     assert caches.num_bytes == cache_arithmetic(
         num_pages=geometry.num_pages, page_size=geometry.page_size, num_slots=geometry.num_slots

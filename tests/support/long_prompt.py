@@ -21,12 +21,14 @@ from support.tiny_checkpoint import make_tiny_checkpoint
 from trnrt_engine.api import CacheReport, EngineRequest, SamplingParams, TokenDelta, TokenLogprob
 from trnrt_engine.cache.disk_store import DiskStore
 from trnrt_engine.cache.host_store import HostStore
-from trnrt_engine.core import EngineCore, Stepper
+from trnrt_engine.core import EngineCore, StepHandle, Stepper
 from trnrt_engine.generation_config import GenerationConfig
 from trnrt_engine.intake import make_request
 from trnrt_engine.loading import make_core
 from trnrt_engine.plan import SchedulerOutput
+from trnrt_engine.runner import Runner
 from trnrt_kernels.memory_plan import MemoryPlan, plan_memory
+from trnrt_kernels.models.glm5_next.caches import Caches
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
 from trnrt_kernels.models.glm5_next.model import Model
 from trnrt_kernels.models.glm5_next.weights import load_weights
@@ -98,6 +100,19 @@ def cache_arithmetic(*, num_pages: int, page_size: int, num_slots: int) -> int:
     return num_pages * page_size * TOKEN_BYTES + num_slots * SLOT_BYTES
 
 
+class _Watched:
+    """Pass steps on and remember the last plan."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.caches = runner.caches
+        self.plan: SchedulerOutput | None = None
+
+    def launch(self, plan: SchedulerOutput) -> StepHandle:
+        self.plan = plan
+        return self._runner.launch(plan)
+
+
 class LongEngine:
     """An engine with a window of `window` tokens and all tiers, stepped by hand.
 
@@ -133,7 +148,7 @@ class LongEngine:
         self.memory: MemoryPlan = plan_memory(self.config, self.shape)
         weights = load_weights(folder / "model", self.config)
         budget = int(store_gib * 2**30)
-        self.core: EngineCore = make_core(
+        core = make_core(
             Model(self.config, weights, numeric_mode=NumericMode.STRICT),
             self.shape,
             self.memory,
@@ -146,17 +161,17 @@ class LongEngine:
             disk=DiskStore(folder / "disk", budget),
             late_after_s=LATE_AFTER_S,
         )
+        assert isinstance(core.runner, Runner)
+        self._runner = _Watched(core.runner)
+        self.core: EngineCore = dataclasses.replace(core, runner=self._runner)
         self._on_step = on_step
         self._stepper = Stepper(self.core, clock=time.monotonic)
-        self._plan: SchedulerOutput | None = None
         self._num_requests = 0
-        schedule = self.core.scheduler.schedule
 
-        def remember() -> SchedulerOutput | None:
-            self._plan = schedule()
-            return self._plan
-
-        self.core.scheduler.schedule = remember  # type: ignore[method-assign]
+    @property
+    def caches(self) -> Caches:
+        """What the steps compute on."""
+        return self._runner.caches
 
     def answer(self, prompt: list[int], *, salt: str = "") -> Answer:
         """Answer a prompt greedily and let all copies end."""
@@ -197,10 +212,10 @@ class LongEngine:
         self.core.cache.close()
 
     def _step(self) -> list[TokenDelta]:
-        self._plan, started_s = None, time.process_time()
+        self._runner.plan, started_s = None, time.process_time()
         deltas = self._stepper.step()
-        if self._plan is not None and self._on_step is not None:
-            self._on_step(self._plan, time.process_time() - started_s)
+        if self._runner.plan is not None and self._on_step is not None:
+            self._on_step(self._runner.plan, time.process_time() - started_s)
         return deltas
 
 

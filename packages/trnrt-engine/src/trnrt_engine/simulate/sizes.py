@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 from trnrt_kernels.memory_plan import BUNDLE_SHARE, plan_memory
 from trnrt_kernels.models.glm5_next.config import Glm5NextConfig
@@ -21,6 +21,15 @@ RELEASED_PAGE_BYTES = 11 * PAGE_SIZE * (512 + 128 * 2 // 4)
 RELEASED_STATE_BYTES = 34 * (64 * 128 * 128 * 4 + 3 * 3 * 8192 * 2)
 RELEASED_WINDOW = 1_048_576
 RELEASED_INDEX_KPOOL = 4
+
+
+class ShapeSettings(TypedDict, total=False):
+    """What may be set of a simulated engine's shape; see `ServingShape.resolve`."""
+
+    max_num_seqs: int
+    prefill_ahead: int
+    max_model_len: int | None
+    max_num_batched_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +60,12 @@ class EngineSizes:
         host_bytes: int = 0,
         disk_bytes: int = 0,
         max_decode_stall_ms: int = 500,
-        **of_shape: int | None,
+        **of_shape: Unpack[ShapeSettings],
     ) -> Self:
         """Split a device's budget as the engine does, with the released model's sizes.
 
         Args:
-            of_shape: what `ServingShape.resolve` takes.
+            of_shape: what `ServingShape.resolve` leaves to the settings.
 
         Raises:
             OptionError: a value is out of range.
@@ -66,7 +75,7 @@ class EngineSizes:
             index_kpool=RELEASED_INDEX_KPOOL,
             backend="trn2",
             dtype="bfloat16",
-            **of_shape,  # type: ignore[arg-type]
+            **of_shape,
         )
         num_slots = math.floor(BUNDLE_SHARE * cache_bytes / RELEASED_STATE_BYTES)
         rest = cache_bytes - num_slots * RELEASED_STATE_BYTES
@@ -88,12 +97,12 @@ class EngineSizes:
         host_bytes: int = 0,
         disk_bytes: int = 0,
         max_decode_stall_ms: int = 500,
-        **of_shape: int | None,
+        **of_shape: Unpack[ShapeSettings],
     ) -> Self:
         """Plan as a cpu engine does for a model folder or a shipped model; no weights are read.
 
         Args:
-            of_shape: what `ServingShape.resolve` takes.
+            of_shape: what `ServingShape.resolve` leaves to the settings.
 
         Raises:
             TrnrtKernelsError: there is no such model, or it does not fit.
@@ -105,7 +114,7 @@ class EngineSizes:
             index_kpool=config.index_kpool,
             backend="cpu",
             dtype=stored_dtype(folder, config),
-            **of_shape,  # type: ignore[arg-type]
+            **of_shape,
         )
         memory = plan_memory(config, shape, cache_budget_bytes=cache_bytes)
         return cls(
